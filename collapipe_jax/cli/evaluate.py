@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     model = load(options.model)
     given = {name: getattr(options, name) for name in (*offered, "tagged")}
-    chosen = options_of(model.evaluate, **given)
+    chosen = options_of(model.task.evaluate, **given)
     scores = model.evaluate(options.data, **chosen)
     for name, value in scores.items():
         print(f"{name:16} {value}")

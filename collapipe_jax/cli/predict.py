@@ -41,17 +41,17 @@ def main(argv: Sequence[str]) -> None:
 
     model = load(options.model)
     given = {name: getattr(options, name) for name in (*offered, "probabilities")}
-    chosen = options_of(model.predict, **given)
-    texts, draws = _read_texts(options.file), "start" in signature(model.predict).parameters
+    chosen = options_of(model.task.predict, **given)
+    texts, draws = _read_texts(options.file), "start" in signature(model.task.predict).parameters
     for start in range(0, len(texts), _AT_A_TIME):
         part = texts[start : start + _AT_A_TIME]
         place = {"start": start} if draws else {}
         for text, prediction in zip(part, model.predict(part, **place, **chosen), strict=True):
             if options.json:
-                record = {"text": text, **model.record(prediction)}
+                record = {"text": text, **model.task.record(prediction)}
                 print(json.dumps(record, ensure_ascii=False, allow_nan=False))
             else:
-                print(model.line(prediction))
+                print(model.task.line(prediction))
 
 
 def _read_texts(name: str | None) -> list[str]:

@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from collapipe_jax.learning.tasks.bert import count_work as bert_work
     from collapipe_jax.learning.tasks.bert import make_sizes as bert_sizes
     from collapipe_jax.learning.tasks.corpora import TextFile
-    from collapipe_jax.learning.tasks.task import Objective, Predictor, Task, in_batches
-    from collapipe_jax.learning.tasks.trained_model import load
+    from collapipe_jax.learning.tasks.task import ScoredSet, Task, TaskData, in_batches
+    from collapipe_jax.learning.tasks.trained_model import TrainedModel, load
 
 _PUBLIC = {
     "BertWithHead": "models.bert",
     "EncoderConfig": "models.config",
     "Execution": "pipeline.execution",
     "LabelledBatch": "models.bert",
-    "Objective": "tasks.task",
-    "Predictor": "tasks.task",
+    "ScoredSet": "tasks.task",
     "SplitModel": "models.split_model",
     "Task": "tasks.task",
+    "TaskData": "tasks.task",
     "TextFile": "tasks.corpora",
+    "TrainedModel": "tasks.trained_model",
     "bert_sizes": "tasks.bert:make_sizes",
     "bert_work": "tasks.bert:count_work",
     "encode_clusters": "pipeline.execution",

@@ -21,6 +21,7 @@ from collapipe_jax.learning.tasks.causal_lm import (
     CausalData,
     LanguageModelling,
     bits_per_byte,
+    count_bytes,
     count_targets,
     perplexity,
 )
@@ -47,10 +48,10 @@ def main(argv: Sequence[str]) -> None:
     rows = []
     for order in numbers:
         loss = test_loss(data.tokenizer, sets, order)
-        bits = bits_per_byte(loss, count_targets(data.test), data.test_bytes)
+        bits = bits_per_byte(loss, count_targets(data.test.arrays), count_bytes(data.test.text))
         rows.append((str(order), f"{perplexity(loss):.2f}", f"{bits:.3f}"))
     headings = "order", "test perplexity", "bits a byte"
-    title = f"{len(sets.train)} training texts, {count_targets(data.test)} test tokens"
+    title = f"{len(sets.train)} training texts, {count_targets(data.test.arrays)} test tokens"
     console_for_tables(60).print(make_table(headings, rows, left=0, title=title))
 
 

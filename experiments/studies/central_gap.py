@@ -119,21 +119,21 @@ class _Study:
         left = [own for own, part in zip(experiments, parts, strict=True) if part in missing]
         trained = train_centrally(left, self.console) if left else []
         for part, experiment, run in zip(missing, left, trained, strict=True):
-            scores = experiment.objective.test(run.params)
+            scores = experiment.task.test(run.params)
             scores = {key: score for key, score in scores.items() if isinstance(score, int | float)}
             self.results.write(part, as_columns([{"validation": run.score} | scores], "run"))
 
     def _collaborative(self, experiment: Experiment, rate: float) -> Row:
-        objective, seed = experiment.objective, experiment.config["seed"]
+        task, seed = experiment.task, experiment.config["seed"]
         folder = self.results.folder / _name(experiment, rate)
         entry = {"policy": experiment.config["policy"]["name"], "rate": rate, "seed": seed}
-        run = load_entry(**entry, folder=folder.name, headline=objective.headline, workdir=folder)
+        run = load_entry(**entry, folder=folder.name, headline=task.headline, workdir=folder)
         return {
             "seed": seed,
             "rate": rate,
             "validation": run.validation_score,
-            "score": run.summary[objective.headline],
-            "trivial": run.summary[objective.baseline],
+            "score": run.summary[task.headline],
+            "trivial": run.summary[task.trivial_headline],
             "simulated_time_s": run.summary["simulated_time_s"],
         }
 
@@ -142,7 +142,7 @@ class _Study:
         return {
             "rate": rate,
             "validation": found["validation"].item(),
-            "score": found[experiment.objective.headline].item(),
+            "score": found[experiment.task.headline].item(),
         }
 
 

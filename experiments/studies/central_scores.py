@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_training
-from collapipe_jax.learning.tasks.task import held_out_loss
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.training.central import train_centrally
@@ -28,13 +27,13 @@ def main(argv: Sequence[str]) -> None:
     config, console = read_config(given.config, parse_overrides(overrides)), Console()
     start, experiment = time.monotonic(), build_experiment(config)
     (run,) = train_centrally([experiment], console)
-    objective = experiment.objective
-    loss = held_out_loss(run.params, objective.model, objective.data.validation)
+    task = experiment.task
+    loss = task.loss(run.params, task.data.validation)
     row = {"seed": config.seed, "validation_loss": loss, "validation_score": run.score}
-    row |= objective.test(run.params) if given.test else {}
+    row |= task.test(run.params) if given.test else {}
     console.print(row | {"duration_s": round(time.monotonic() - start)})
     if given.export:
-        objective.export(run.params, given.export)
+        task.export(run.params, given.export)
 
 
 if __name__ == "__main__":

@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> None:
         remedy = f"Choose among {', '.join(_KINDS)}"
         raise InputError("task.kind", config.task.kind, "its tokens are not one a position", remedy)
     experiment = build_experiment(config)
-    objective, noise_key = experiment.objective, jax.random.key(config.seed)
-    model, params = objective.model, initial_params(experiment)
+    task, noise_key = experiment.task, jax.random.key(config.seed)
+    model, params = task.model, initial_params(experiment)
     known, hidden = (
         observe(model, params, jax.tree.map(lambda leaf: leaf[: given.texts], texts))
-        for texts in (objective.data.validation, objective.data.test)
+        for texts in (task.data.validation.arrays, task.data.test.arrays)
     )
     rows = []
     for depth in range(model.sizes.encoder_blocks + 1):

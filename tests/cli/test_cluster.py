@@ -113,7 +113,7 @@ def test_a_command_starts_the_hosts_of_a_run(tmp_path):
         told = process.communicate()[0]
     assert process.returncode == 0, told
     assert told.count("starting 2 hosts on local") == 1
-    assert "test_bleu_greedy" in told
+    assert "test_bleu" in told
     (workdir / "summary.json").unlink()
     rounds = len(read_metrics(workdir))
     newest = max((workdir / "checkpoints").iterdir(), key=lambda path: int(path.name))

@@ -38,7 +38,7 @@ def write(folder, kind):
     if kind == "adapters":
         config.model.update({"pretrained": str(folder / task), "adapter_rank": 2})
     experiment = build_experiment(config)
-    objective = experiment.objective
+    objective = experiment.task
     export = objective.export_adapters if kind == "adapters" else objective.export
     export(initial_run_state(experiment).learning.params, folder / kind)
     return folder / kind

@@ -287,6 +287,12 @@ def predict(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
     return likeliest_tags(scores, model.transitions(params["decoder"]), scored)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def label_probabilities(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
+    """Probabilities of the labels of texts, ``[B, labels]``."""
+    return jax.nn.softmax(logits(model, params, batch))
+
+
 _FORBIDDEN_SCORE = -1e4
 """Finite, so that differences of scores stay numbers."""
 

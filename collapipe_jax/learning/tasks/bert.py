@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -14,18 +14,35 @@ from collapipe_jax.core.errors import InputError, Known, collect, under_keys
 from collapipe_jax.core.io.atomic import write_text
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
-from collapipe_jax.learning.models.adapter_files import save_adapters
+from collapipe_jax.learning.models.adapter_files import (
+    ADAPTER_CONFIG,
+    load_adapted_bert,
+    save_adapters,
+)
 from collapipe_jax.learning.models.bert import POOLINGS, BertWithHead, LabelledBatch, predict
 from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig, encoder_sizes
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.models.pretrained import label_settings, load_bert, save_bert
+from collapipe_jax.learning.models.pretrained import (
+    label_settings,
+    load_bert,
+    load_labelling_bert,
+    save_bert,
+)
 from collapipe_jax.learning.models.split_model import SplitModel
-from collapipe_jax.learning.tasks.corpora import LabelledSets, forbidden_pairs
+from collapipe_jax.learning.tasks.corpora import forbidden_pairs
 from collapipe_jax.learning.tasks.ngrams import WordNgrams, most_ngrams
 from collapipe_jax.learning.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.subwords import WordPiece, train_wordpiece
-from collapipe_jax.learning.tasks.task import TASK_KEY, Config, ModelCounts, Objective, in_batches
+from collapipe_jax.learning.tasks.task import (
+    TASK_KEY,
+    Config,
+    ModelCounts,
+    ScoredSet,
+    Task,
+    TaskData,
+    in_batches,
+)
 
 _FILES = ("train", "validation", "test", "vocabulary")
 _COUNTS = ("samples", "validation_samples", "labels")
@@ -36,58 +53,68 @@ NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BertObjective(Objective):
-    """The objective of BERT with a head."""
+class BertTask(Task):
+    """What the tasks with BERT share; a head for labels, where a task has no other."""
 
     pools: ClassVar[bool]  # whether a text has one label instead of one a token
     sets: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+    reads: ClassVar = READS
+    needs: ClassVar = NEEDS
 
     model: Any
+    data: TaskData
+    length: int  # pieces of a row
     # Parameters of BERT to start from, as of ``load_bert``, or None
     pretrained: Params | None = None
     pretrained_folder: str = ""  # where they were read
     piece_dropout: float = 0.0  # rate as in ``WordPiece.drop_pieces``, in training
 
     @classmethod
-    def from_config(cls, config: Config, corpus: LabelledSets | None = None) -> "BertObjective":
-        """Read the corpus, unless it is given, and pretrained parameters; check that they fit."""
+    def make_sizes(cls, config: Config) -> BertConfig:
+        """Sizes of BERT without its head."""
+        return make_sizes(config)
+
+    @classmethod
+    def count_work(cls, config: Config) -> ModelCounts:
+        """Work of the tables and of the head."""
+        return count_work(config, pools=cls.pools)
+
+    @classmethod
+    def from_config(cls, config: Config, corpus: Any = None) -> Self:
+        """Read pretrained parameters and, unless it is given, the corpus; check that they fit."""
         task, model = config["task"], config["model"]
         sizes, pretrained = make_sizes(config), None
         if model["pretrained"]:
             sizes, pretrained = _load_pretrained(model["pretrained"], sizes)
         data = cls.load_data(config, corpus)
-        if (entries := task["vocabulary_size"]) < (found := len(data.wordpiece.pieces)):
+        if (entries := task["vocabulary_size"]) < (found := len(data.tokenizer.pieces)):
             problem = f"the vocabulary has {found}"
             raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
-        objective = cls(
+        bare = cls(
             kind=task["kind"],
             data=data,
+            length=task["source_length"],
             pretrained=pretrained,
             pretrained_folder=model["pretrained"],
             piece_dropout=task["piece_dropout"],
             **cls.further_fields(config, sizes, data),
         )
-        sets = {name: objective.with_ngrams(getattr(data, name)) for name in cls.sets}
-        return dataclasses.replace(objective, data=data._replace(**sets))
+        sets: dict[str, Any] = {"train": bare.with_ngrams(data.train)}
+        for name in cls.sets[1:]:
+            sets[name] = bare.prepared(getattr(data, name))
+        return dataclasses.replace(bare, data=data._replace(**sets))
 
     @classmethod
-    def further_fields(cls, config: Config, sizes: BertConfig, data: Any) -> dict[str, Any]:
-        """The model of these sizes, and what else the objective has."""
-        model, labels = config["model"], data.labels
-        head = BertWithHead(
-            sizes=sizes,
-            labels=len(labels),
-            pools=cls.pools,
-            label_smoothing=model["label_smoothing"],
-            pooling=model["pooling"],
-            head=model["head"],
-            forbidden=() if model["head"] == "linear" else forbidden_pairs(labels),
-        )
-        return {"model": head}
+    def further_fields(cls, config: Config, sizes: BertConfig, data: TaskData) -> dict[str, Any]:
+        """The model of these sizes, and what else the task has."""
+        model = config["model"]
+        choices = {"pooling": model["pooling"], "head": model["head"]}
+        head = _with_head(sizes, data.labels, pools=cls.pools, **choices)
+        return {"model": dataclasses.replace(head, label_smoothing=model["label_smoothing"])}
 
     @classmethod
     @abc.abstractmethod
-    def load_data(cls, config: Config, corpus: LabelledSets | None = None) -> Any:
+    def load_data(cls, config: Config, corpus: Any = None) -> TaskData:
         """Turn the corpus, read here unless it is given, into arrays; a deterministic function."""
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
@@ -96,14 +123,18 @@ class BertObjective(Objective):
         if self.piece_dropout:
             rng = seeded_generator(seed)
             marks = np.zeros_like(ids) if self.pools else labels
-            ids, marks = self.data.wordpiece.drop_pieces(ids, marks, self.piece_dropout, rng)
+            ids, marks = self.data.tokenizer.drop_pieces(ids, marks, self.piece_dropout, rng)
             return self.with_ngrams(LabelledBatch(ids, labels if self.pools else marks))
         return LabelledBatch(ids, labels, ngrams)
 
     @functools.cached_property
     def with_ngrams(self) -> Callable[[Any], Any]:
         """Adds the n-grams of its words to a batch, where the model reads them."""
-        return WordNgrams(self.data.wordpiece, self.model.sizes).added
+        return WordNgrams(self.data.tokenizer, self.model.sizes).added
+
+    def prepared(self, samples: ScoredSet) -> ScoredSet:
+        """A set as the model reads it."""
+        return samples._replace(arrays=self.with_ngrams(samples.arrays))
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
@@ -113,15 +144,19 @@ class BertObjective(Objective):
         decoder = {name: self.pretrained.get(name, part) for name, part in fresh["decoder"].items()}
         return body | {"decoder": decoder}
 
-    def predict(self, params: Params, arrays: LabelledBatch) -> np.ndarray:
-        """Likeliest labels of all samples: ``[n, S]`` of tokens, or ``[n]`` of texts."""
-        return in_batches(functools.partial(predict, self.model, params), arrays)
+    def likeliest(self, params: Params, arrays: LabelledBatch, size: int | None = None) -> Any:
+        """Likeliest labels, ``[n, S]`` of tokens or ``[n]`` of texts, ``size`` samples at a time.
+
+        The labels of a tagger's batch mark the first pieces of words.
+        """
+        return in_batches(functools.partial(predict, self.model, params), arrays, size)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``vocab.txt`` and ``labels.txt``, one name a line, in order."""
-        self.data.wordpiece.save(Path(folder) / "vocab.txt")
-        names = "".join(f"{label}\n" for label in self.data.labels)
-        write_text(Path(folder) / "labels.txt", names)
+        """Write ``vocab.txt`` and, one name a line in order, ``labels.txt``."""
+        self.data.tokenizer.save(Path(folder) / "vocab.txt")
+        if self.data.labels:
+            names = "".join(f"{label}\n" for label in self.data.labels)
+            write_text(Path(folder) / "labels.txt", names)
 
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write BERT with its head and vocabulary as Hugging Face lays them out."""
@@ -129,19 +164,15 @@ class BertObjective(Objective):
         # The layout needs the deviation of fresh weights; LeCun's law states none.
         sizes = self.model.sizes
         sizes = dataclasses.replace(sizes, initial_deviation=sizes.table_deviation)
-        self._export_vocabulary(folder)
+        self.data.tokenizer.save_pretrained(Path(folder), self.length)
         save_bert(folder, sizes, body, self._settings)
 
     def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write adapters, head and vocabulary as PEFT lays them out, where it can read them."""
         if self.pretrained_folder and _peft_reads(self.model):
-            self._export_vocabulary(folder)
+            self.data.tokenizer.save_pretrained(Path(folder), self.length)
             base = Path(self.pretrained_folder).absolute()
             save_adapters(Path(folder), self.model.sizes, params, base, self._settings)
-
-    def _export_vocabulary(self, folder: str | os.PathLike[str]) -> None:
-        length = self.data.train.token_ids.shape[1]
-        self.data.wordpiece.save_pretrained(Path(folder), length)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -152,6 +183,59 @@ class BertObjective(Objective):
         """Keys of ``config.json`` that describe the head."""
         choices = {"pooling": self.model.pooling, "head": self.model.head}
         return label_settings(self.data.labels, pools=self.pools, **choices)
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple[Self, Params]:
+        """A trained model from its folder; products are of 32-bit numbers.
+
+        Args:
+          folder: with ``config.json``, ``model.safetensors``, ``vocab.txt`` and
+            ``tokenizer_config.json``; or with adapters of another model in place of the second.
+
+        Raises:
+          InputError: a missing or damaged file, or a model of the other kind.
+        """
+        read = load_adapted_bert if (folder / ADAPTER_CONFIG).exists() else load_labelling_bert
+        sizes, params, labels, pooling, head = read(folder)
+        if ("pooler" in params) != cls.pools:
+            problem = "holds a model for " + ("tags" if cls.pools else "classes of texts")
+            remedy = f"Correct {TASK_KEY} in its config.json"
+            raise InputError("model", str(folder), problem, remedy)
+        wordpiece, length = load_wordpiece(folder, sizes)
+        model = _with_head(sizes, labels, pools=cls.pools, pooling=pooling, head=head)
+        data = TaskData(wordpiece, labels=labels)
+        return cls(model=model, data=data, length=length), split_params(params)
+
+
+def _with_head(
+    sizes: BertConfig, labels: Sequence[str], *, pools: bool, pooling: str, head: str
+) -> BertWithHead:
+    return BertWithHead(
+        sizes=sizes,
+        labels=len(labels),
+        pools=pools,
+        pooling=pooling,
+        head=head,
+        forbidden=() if head == "linear" else forbidden_pairs(labels),
+    )
+
+
+def load_wordpiece(folder: Path, sizes: BertConfig) -> tuple[WordPiece, int]:
+    """The vocabulary of a trained BERT, and the length of a row; refused where they do not fit."""
+    wordpiece, length = WordPiece.from_pretrained(folder)
+    if (found := len(wordpiece.pieces)) > sizes.vocabulary_size:
+        problem = f"has {found} pieces, the model {sizes.vocabulary_size}"
+        raise InputError("file", str(folder / "vocab.txt"), problem, "Take the original file")
+    if length > sizes.positions:
+        problem = f"model_max_length is {length}, the model has {sizes.positions}"
+        raise InputError("model", str(folder), problem, "Take the original files")
+    return wordpiece, length
+
+
+def split_params(params: Params) -> Params:
+    """Parameters on file in the parts of a ``SplitModel``."""
+    body = {name: params[name] for name in ("embedding", "encoder")}
+    return body | {"decoder": {name: params[name] for name in params.keys() - body.keys()}}
 
 
 def _peft_reads(model: SplitModel) -> bool:
@@ -241,16 +325,6 @@ def read_corpus(
         if vocabulary := task.get("vocabulary"):
             WordPiece.from_file(vocabulary, task["lowercase"])
     return found["sets"]
-
-
-def linear_scores(sets: LabelledSets, *, pools: bool) -> dict[str, Any]:
-    """Test scores of a linear model of texts or, if not ``pools``, of words.
-
-    The library is imported here, as it takes seconds to load.
-    """
-    from collapipe_jax.learning.tasks import linear_baselines
-
-    return (linear_baselines.text_svm if pools else linear_baselines.word_svm)(sets)
 
 
 def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:

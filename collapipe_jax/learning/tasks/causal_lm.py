@@ -3,9 +3,12 @@
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.core.errors import InputError, under_keys
@@ -14,69 +17,89 @@ from collapipe_jax.learning.models import counts
 from collapipe_jax.learning.models.causal_files import load_causal_lm, save_causal_lm
 from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM
 from collapipe_jax.learning.models.config import PAD_ID, CausalConfig, encoder_sizes
+from collapipe_jax.learning.models.generation import Sampling, generate
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer, check_room, train_byte_pieces
-from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets
+from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.learning.tasks.scores import perplexity
+from collapipe_jax.learning.tasks.subwords import bucket, pad_rows
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from collapipe_jax.learning.tasks.task import (
+    PREDICTED,
     TASK_KEY,
     Config,
     ModelCounts,
-    Objective,
-    Predictor,
+    ScoredSet,
     Task,
-    held_out_loss,
+    TaskData,
+    in_batches,
 )
 from collapipe_jax.learning.tasks.translation import SYNTHETIC, length_labels
 
 _OF_FILES = ("train", "validation", "test", "samples", "validation_samples", "text_column")
-_OWN_SIZES = ("key_value_heads", "head_size", "query_bias", "query_key_norm")
-
-
-class CausalData(NamedTuple):
-    """Arrays and vocabulary of language modelling."""
-
-    tokenizer: ByteTokenizer
-    # rows of ``ByteTokenizer.rows``, NumPy leaves
-    train: CausalBatch
-    validation: CausalBatch
-    test: CausalBatch
-    split_keys: np.ndarray  # class of every training row by length, see ``length_labels``, ``[n]``
-    test_bytes: int  # of the test texts in UTF-8
+_USUAL_TOKENS = 32  # of a continuation
+_FURTHER_SIZES = ("key_value_heads", "head_size", "query_bias", "query_key_norm")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModelling(Objective):
-    """The objective of predicting the next token."""
+class LanguageModelling(Task):
+    """Texts to their continuations; of a text that is too long the end is read."""
 
-    headline: ClassVar[str] = "test_perplexity"
-    baseline: ClassVar[str] = "test_perplexity_unigram"
+    score_name: ClassVar[str] = "perplexity"
+    score_key: ClassVar[str] = "perplexity"
+    trivial_key: ClassVar[str] = "perplexity_unigram"
+    score_unit: ClassVar[str] = "–"
+    lower_is_better: ClassVar[bool] = True
+    reads: ClassVar = frozenset(
+        {
+            "model.pretrained",
+            *(f"model.{key}" for key in _FURTHER_SIZES),
+            *(f"task.{key}" for key in _OF_FILES),
+        }
+    )
 
     model: CausalLM
-    data: CausalData
     # Parameters to start from, as of ``load_causal_lm``, or None
     pretrained: Params | None = None
 
     @classmethod
-    def from_config(cls, config: Config, corpus: TextSets | None = None) -> "LanguageModelling":
-        """Read the corpus, unless it is given, or generate it; read pretrained parameters."""
-        sizes, pretrained, tokenizer = make_sizes(config), None, None
-        if folder := config["model"]["pretrained"]:
-            with under_keys({"directory": "model.pretrained"}):
-                found, pretrained, document = load_causal_lm(folder)
-            sizes = pretrained_sizes(folder, sizes, found, _OWN_SIZES)
-            tokenizer = ByteTokenizer.from_folder(Path(folder), document)
-        data = cls.load_data(config, corpus, tokenizer)
-        if (entries := sizes.vocabulary_size) < data.tokenizer.size:
-            problem = f"the vocabulary has {data.tokenizer.size}"
-            remedy = f"Set it to {data.tokenizer.size}"
-            raise InputError("task.vocabulary_size", entries, problem, remedy)
-        smoothing = config["model"]["label_smoothing"]
-        model = CausalLM(sizes=sizes, label_smoothing=smoothing)
-        kind = config["task"]["kind"]
-        return cls(kind=kind, model=model, data=data, pretrained=pretrained)
+    def make_sizes(cls, config: Config) -> CausalConfig:
+        """Sizes of the model; a head is ``width / heads`` wide where no size of it is given."""
+        task, model = config["task"], config["model"]
+        if not model["pretrained"]:
+            check_room(task["vocabulary_size"])
+        ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
+        with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
+            if not model["head_size"] and model["width"] % model["heads"]:
+                problem = f"does not divide width {model['width']}"
+                remedy = "Choose a divisor of model.width, or give model.head_size"
+                raise InputError("model.heads", model["heads"], problem, remedy)
+            return CausalConfig(
+                **encoder_sizes(model, CausalConfig.linear_layers),
+                vocabulary_size=task["vocabulary_size"],
+                positions=task["source_length"],
+                key_value_heads=model["key_value_heads"] or model["heads"],
+                head_size=model["head_size"] or model["width"] // model["heads"],
+                query_bias=model["query_bias"],
+                query_key_norm=model["query_key_norm"],
+            )
+
+    @classmethod
+    def count_work(cls, config: Config) -> ModelCounts:
+        """A look-up in front of the blocks; behind them a norm, and the product with all words."""
+        task, width = config["task"], config["model"]["width"]
+        sequence = task["source_length"]
+        table = counts.embedding_parameters(task["vocabulary_size"], width)
+        return ModelCounts(
+            sequence=sequence,
+            target_tokens=sequence,
+            embedding_parameters=table,
+            decoder_parameters=table + width,
+            embed_flops=0.0,
+            decoder_flops=3.0 * 2 * sequence * table,
+        )
 
     @classmethod
     def read_corpus(cls, config: Config) -> TextSets | None:
@@ -101,52 +124,137 @@ class LanguageModelling(Objective):
         config: Config,
         corpus: TextSets | None = None,
         tokenizer: ByteTokenizer | None = None,
-    ) -> CausalData:
+    ) -> TaskData:
         """Turn texts into arrays; a deterministic function. Without any, read or generate them.
 
-        The vocabulary, unless it is given, is learnt from the training texts alone.
+        The vocabulary, unless it is given, is learnt from the training texts alone. The split key
+        of a training row is its class by length.
         """
         task = config["task"]
         sets = corpus or cls.read_corpus(config) or _generate(config)
         tokenizer = tokenizer or train_byte_pieces(sets.train, task["vocabulary_size"])
-        length = task["source_length"]
-        arrays = {n: CausalBatch(tokenizer.rows(t, length)) for n, t in sets._asdict().items()}
-        lengths = np.sum(arrays["train"].token_ids != NOTHING, axis=1)
-        return CausalData(
+        train, validation, test = (_encode(tokenizer, t, task["source_length"]) for t in sets)
+        lengths = np.sum(train.arrays.token_ids != NOTHING, axis=1)
+        return TaskData(
             tokenizer=tokenizer,
-            **arrays,
+            train=train.arrays,
+            validation=validation,
+            test=test,
             split_keys=length_labels(lengths),
-            test_bytes=count_bytes(sets.test),
         )
+
+    @classmethod
+    def from_config(cls, config: Config, corpus: TextSets | None = None) -> "LanguageModelling":
+        """Read the corpus, unless it is given, or generate it; read pretrained parameters."""
+        sizes, pretrained, tokenizer = cls.make_sizes(config), None, None
+        if folder := config["model"]["pretrained"]:
+            with under_keys({"directory": "model.pretrained"}):
+                on_file, pretrained, document = load_causal_lm(folder)
+            sizes = pretrained_sizes(folder, sizes, on_file, _FURTHER_SIZES)
+            tokenizer = ByteTokenizer.from_folder(Path(folder), document)
+        data = cls.load_data(config, corpus, tokenizer)
+        if (entries := sizes.vocabulary_size) < data.tokenizer.size:
+            problem = f"the vocabulary has {data.tokenizer.size}"
+            remedy = f"Set it to {data.tokenizer.size}"
+            raise InputError("task.vocabulary_size", entries, problem, remedy)
+        smoothing = config["model"]["label_smoothing"]
+        model = CausalLM(sizes=sizes, label_smoothing=smoothing)
+        kind = config["task"]["kind"]
+        return cls(kind=kind, model=model, data=data, pretrained=pretrained)
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any, else fresh ones."""
         return fresh if self.pretrained is None else self.pretrained
 
-    def validate(self, params: Params) -> tuple[float, float]:
-        """Loss and perplexity on the validation set."""
-        loss = held_out_loss(params, self.model, self.data.validation)
-        return loss, perplexity(loss)
-
-    def validation_score(self, params: Params) -> float:
-        """Perplexity."""
-        return self.validate(params)[1]
-
-    def baseline_score(self) -> float:
-        """Perplexity of the frequencies of tokens in training."""
-        return perplexity(self._unigram_loss(self.data.validation))
-
-    def test(self, params: Params) -> dict[str, Any]:
-        """Perplexity, that of token frequencies, bits a byte and loss."""
-        data = self.data
-        loss, tokens = held_out_loss(params, self.model, data.test), count_targets(data.test)
+    def score(self, params: Params, samples: ScoredSet) -> dict[str, Any]:
+        """Perplexity, bits a byte and loss; and the number of tokens that are predicted."""
+        loss, tokens = self.loss(params, samples), count_targets(samples.arrays)
         return {
-            "test_perplexity": perplexity(loss),
-            "test_perplexity_unigram": perplexity(self._unigram_loss(data.test)),
-            "test_bits_per_byte": bits_per_byte(loss, tokens, data.test_bytes),
-            "test_loss": loss,
-            "test_tokens": tokens,
+            "perplexity": perplexity(loss),
+            "bits_per_byte": bits_per_byte(loss, tokens, count_bytes(samples.text)),
+            "loss": loss,
+            "tokens": tokens,
         }
+
+    def trivial(self, samples: ScoredSet) -> dict[str, Any]:
+        """Perplexity of add-one frequencies of the training tokens."""
+        entries, seen = self.model.sizes.vocabulary_size, _targets(self.data.train)
+        frequency = np.bincount(seen, minlength=entries) + 1.0
+        loss = -np.log(frequency / frequency.sum())[_targets(samples.arrays)].mean()
+        return {"perplexity_unigram": perplexity(float(loss))}
+
+    def predict(
+        self,
+        params: Params,
+        texts: Sequence[str],
+        *,
+        tokens: int | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        start: int = 0,
+    ) -> list[str]:
+        """The continuation of each text, until it ends or has enough tokens.
+
+        Args:
+          params: of the model.
+          texts: any, also empty ones.
+          tokens: most new tokens; None is 32, or half of the model's positions if that is less.
+          temperature: 0 takes the likeliest token; others draw, the more widely the higher.
+          top_p: share of the probability, of the likeliest tokens, that draws are from.
+          seed: of the draws; a text's also depend on its place among the texts.
+          start: place of the first text, where the others come in other calls.
+        """
+        sizes, tokenizer = self.model.sizes, self.data.tokenizer
+        positions = sizes.positions
+        if tokens is None:
+            tokens = min(_USUAL_TOKENS, max(positions // 2, 1))
+        for name, value, is_wrong, problem, remedy in (
+            ("--tokens", tokens, not 0 < tokens < positions, "no number of tokens to add",
+             f"Give 1 to {positions - 1}: the model has {positions} positions"),
+            ("--temperature", temperature, not 0.0 <= temperature < np.inf, "no temperature",
+             "Give 0 or more"),
+            ("--top-p", top_p, not 0.0 < top_p <= 1.0, "no share", "Give more than 0, up to 1"),
+            ("--seed", seed, seed < 0, "negative", "Give 0 or more"),
+        ):  # fmt: skip
+            if is_wrong:
+                raise InputError(name, value, problem, remedy)
+        if not texts:
+            return []
+        encoded = tokenizer.encode(texts)
+        prompts = tokenizer.prompts(encoded, positions - tokens)
+        length, options = bucket(max(map(len, prompts))), Sampling(temperature, top_p)
+        ends, key = jnp.asarray(tokenizer.ends), jax.random.key(seed)
+        is_piece = jnp.asarray(tokenizer.is_piece(sizes.vocabulary_size))
+
+        def run(part: tuple[np.ndarray, np.ndarray]) -> jax.Array:
+            rows, numbers = part
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+            given = {"room": bucket(tokens), "most": tokens, "sampling": options}
+            given |= {"is_piece": is_piece}
+            return generate(params, sizes, jnp.asarray(rows), keys, ends, **given)
+
+        rows = pad_rows(prompts, length, NOTHING), np.arange(start, start + len(prompts))
+        new = in_batches(run, rows, PREDICTED)
+        pairs = zip(encoded, new, strict=True)
+        return [tokenizer.continuation(ids, row[row != NOTHING]) for ids, row in pairs]
+
+    def evaluate(
+        self, params: Params, file: str | os.PathLike[str], *, text_column: str = ""
+    ) -> dict[str, Any]:
+        """Scores on texts, on file as in ``read_texts``."""
+        texts = read_texts(TextFile("data", str(file)), text_column=text_column)
+        longest = max(map(len, self.data.tokenizer.encode(texts))) + 1
+        length = min(self.model.sizes.positions, bucket(longest))
+        return self.report(params, _encode(self.data.tokenizer, texts, length))
+
+    def record(self, answer: str) -> dict[str, Any]:
+        """The continuation under its name."""
+        return {"continuation": answer}
+
+    def line(self, answer: str) -> str:
+        """The continuation, its line breaks as spaces."""
+        return " ".join(answer.splitlines())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the vocabulary."""
@@ -165,11 +273,28 @@ class LanguageModelling(Objective):
         sizes = dataclasses.replace(sizes, initial_deviation=deviation)
         save_causal_lm(folder, sizes, params, settings | {TASK_KEY: self.kind})
 
-    def _unigram_loss(self, batch: CausalBatch) -> float:
-        """Nats a token of add-one frequencies of the training tokens."""
-        entries, seen = self.model.sizes.vocabulary_size, _targets(self.data.train)
-        frequency = np.bincount(seen, minlength=entries) + 1.0
-        return float(-np.log(frequency / frequency.sum())[_targets(batch)].mean())
+    @classmethod
+    def load(cls, folder: Path) -> tuple["LanguageModelling", Params]:
+        """A trained language model.
+
+        Args:
+          folder: with ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
+
+        Raises:
+          InputError: a missing or damaged file.
+        """
+        sizes, params, document = load_causal_lm(folder)
+        tokenizer = ByteTokenizer.from_folder(folder, document)
+        if (pieces := tokenizer.size) > sizes.vocabulary_size:
+            problem = f"has {pieces} pieces, the model {sizes.vocabulary_size}"
+            remedy = "Take the original file"
+            raise InputError("file", str(folder / "tokenizer.json"), problem, remedy)
+        return cls(model=CausalLM(sizes=sizes), data=TaskData(tokenizer)), params
+
+
+def _encode(tokenizer: ByteTokenizer, texts: list[str], length: int) -> ScoredSet:
+    """Rows of ``ByteTokenizer.rows``, and the texts."""
+    return ScoredSet(CausalBatch(tokenizer.rows(texts, length)), texts, {"texts": len(texts)})
 
 
 def bits_per_byte(loss: float, tokens: int, size_bytes: int) -> float:
@@ -202,66 +327,3 @@ def _generate(config: Config) -> TextSets:
         raise InputError("task.pairs", pairs, problem, "Raise it")
     texts = [source for source, _ in generate_parallel_text(seed_of(config, "task"), pairs)]
     return TextSets(texts[held_out:], texts[:validation], texts[validation:held_out])
-
-
-def make_sizes(config: Config) -> CausalConfig:
-    """Sizes of the model; a head is ``width / heads`` wide where it has no size of its own."""
-    task, model = config["task"], config["model"]
-    if not model["pretrained"]:
-        check_room(task["vocabulary_size"])
-    ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
-    with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
-        if not model["head_size"] and model["width"] % model["heads"]:
-            problem = f"does not divide width {model['width']}"
-            remedy = "Choose a divisor of model.width, or give model.head_size"
-            raise InputError("model.heads", model["heads"], problem, remedy)
-        return CausalConfig(
-            **encoder_sizes(model, CausalConfig.linear_layers),
-            vocabulary_size=task["vocabulary_size"],
-            positions=task["source_length"],
-            key_value_heads=model["key_value_heads"] or model["heads"],
-            head_size=model["head_size"] or model["width"] // model["heads"],
-            query_bias=model["query_bias"],
-            query_key_norm=model["query_key_norm"],
-        )
-
-
-def count_work(config: Config) -> ModelCounts:
-    """A look-up in front of the blocks; behind them a norm, and the product with all words."""
-    task, width = config["task"], config["model"]["width"]
-    sequence = task["source_length"]
-    table = counts.embedding_parameters(task["vocabulary_size"], width)
-    return ModelCounts(
-        sequence=sequence,
-        target_tokens=sequence,
-        embedding_parameters=table,
-        decoder_parameters=table + width,
-        embed_flops=0.0,
-        decoder_flops=3.0 * 2 * sequence * table,
-    )
-
-
-def load(folder: Path) -> Predictor:
-    """A trained language model."""
-    from collapipe_jax.learning.tasks.text_generator import TextGenerator  # which needs this module
-
-    return TextGenerator(folder)
-
-
-CAUSAL_LM = Task(
-    score_name="perplexity",
-    score_unit="–",
-    lower_is_better=True,
-    make_sizes=make_sizes,
-    make_objective=LanguageModelling.from_config,
-    read_corpus=LanguageModelling.read_corpus,
-    count_work=count_work,
-    load=load,
-    reads=frozenset(
-        {
-            "model.pretrained",
-            *(f"model.{key}" for key in _OWN_SIZES),
-            *(f"task.{key}" for key in _OF_FILES),
-        }
-    ),
-)

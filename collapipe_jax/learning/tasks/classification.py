@@ -2,15 +2,15 @@
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from collapipe_jax.core.errors import Known, Step, collect
-from collapipe_jax.learning.models.bert import LabelledBatch
+from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilities
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks import bert
 from collapipe_jax.learning.tasks.corpora import LabelledFiles, LabelledSets, Placed, TextFile
@@ -28,7 +28,13 @@ from collapipe_jax.learning.tasks.records import (
 from collapipe_jax.learning.tasks.sampling import stratified_draw
 from collapipe_jax.learning.tasks.scores import accuracy, macro_f1, majority_class
 from collapipe_jax.learning.tasks.subwords import WordPiece
-from collapipe_jax.learning.tasks.task import Config, Predictor, Task, held_out_loss
+from collapipe_jax.learning.tasks.task import (
+    PREDICTED,
+    Config,
+    ScoredSet,
+    TaskData,
+    in_batches,
+)
 
 TEXT_COLUMN = "text"
 LABEL_COLUMNS = ("category", "label")
@@ -47,18 +53,12 @@ class LabelledText(NamedTuple):
     label: str
 
 
-class ClassificationData(NamedTuple):
-    """Arrays, vocabulary and classes of a classification task."""
+class Classified(NamedTuple):
+    """The likeliest label of a text."""
 
-    wordpiece: WordPiece
-    labels: tuple[str, ...]  # names of the classes, sorted
-    # texts and their classes, NumPy leaves ``[n, ...]``
-    train: LabelledBatch
-    validation: LabelledBatch
-    test: LabelledBatch
-    # Domain of every training text, or its class without domains, ``[n]`` int32
-    split_keys: np.ndarray
-    cut: dict[str, int]  # number of texts of each set that were cut to the length
+    label: str
+    probability: float
+    probabilities: dict[str, float] | None = None  # of all labels, where asked for
 
 
 def read_sets(
@@ -237,14 +237,22 @@ def _json_records(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classification(bert.BertObjective):
-    """The objective of predicting the class of a text."""
+class Classification(bert.BertTask):
+    """Texts to classes. A text of too many pieces is cut, and its end ignored."""
 
-    headline: ClassVar[str] = "test_accuracy"
-    baseline: ClassVar[str] = "test_accuracy_majority"
+    score_name: ClassVar[str] = "accuracy"
+    score_key: ClassVar[str] = "accuracy"
+    trivial_key: ClassVar[str] = "accuracy_majority"
+    scores_samples: ClassVar[bool] = True
     pools: ClassVar[bool] = True
+    reads: ClassVar = bert.READS | {"model.pooling", "task.domains", *COLUMN_KEYS}
 
-    data: ClassificationData
+    @staticmethod
+    def linear_scores(corpus: LabelledSets) -> dict[str, Any]:
+        """Test scores of a linear model of texts; its library takes seconds to load."""
+        from collapipe_jax.learning.tasks.linear_baselines import text_svm
+
+        return text_svm(corpus)
 
     @classmethod
     def read_corpus(cls, config: Config) -> LabelledSets[LabelledText]:
@@ -262,77 +270,108 @@ class Classification(bert.BertObjective):
     @classmethod
     def load_data(
         cls, config: Config, corpus: LabelledSets[LabelledText] | None = None
-    ) -> ClassificationData:
+    ) -> TaskData:
         """Turn labelled texts into arrays; a deterministic function.
 
-        A text longer than a row is cut and counted.
+        A text longer than a row is cut and counted. The split key of a training text is its
+        domain, or its class without domains.
         """
         task, sets = config["task"], corpus or cls.read_corpus(config)
         wordpiece = bert.make_wordpiece(config, [entry.text for entry in sets.train])
-        arrays, cut = {}, {}
-        for name in ("train", "validation", "test"):
-            lines, classes = zip(*getattr(sets, name), strict=True)
-            ids, cut[name] = wordpiece.encode_texts(lines, task["source_length"])
-            numbers = np.searchsorted(sets.labels, classes)
-            arrays[name] = LabelledBatch(ids, numbers.astype(np.int32))
-        keys = arrays["train"].labels
+        encode = functools.partial(
+            _encode, wordpiece=wordpiece, labels=sets.labels, length=task["source_length"]
+        )
+        train, validation, test = map(encode, (sets.train, sets.validation, sets.test))
+        keys = train.arrays.labels
         if task["domains"]:
             file = TextFile("task.domains", task["domains"])
             keys = _domain_numbers(file, read_domains(file), sets.labels)[keys]
-        return ClassificationData(
-            wordpiece=wordpiece, labels=sets.labels, split_keys=keys, cut=cut, **arrays
+        cut = {"train": train, "validation": validation, "test": test}
+        return TaskData(
+            tokenizer=wordpiece,
+            labels=sets.labels,
+            train=train.arrays,
+            validation=validation,
+            test=test,
+            split_keys=keys,
+            counts={"cut_texts": {name: each.counts["cut_texts"] for name, each in cut.items()}},
         )
 
-    def validation_score(self, params: Params) -> float:
-        """Accuracy."""
-        arrays = self.data.validation
-        return accuracy(arrays.labels, self.predict(params, arrays)).value
+    def score(self, params: Params, samples: ScoredSet) -> dict[str, Any]:
+        """Accuracy, macro F1 and loss."""
+        wanted, predicted = samples.arrays.labels, self.likeliest(params, samples.arrays)
+        scores = accuracy(wanted, predicted), macro_f1(wanted, predicted)
+        return {
+            "accuracy": scores[0].value,
+            "macro_f1": scores[1].value,
+            "signatures": [score.signature for score in scores],
+            "loss": self.loss(params, samples),
+        }
+
+    def trivial(self, samples: ScoredSet) -> dict[str, Any]:
+        """Accuracy of always naming the most frequent class."""
+        wanted = samples.arrays.labels
+        guessed = majority_class(self.data.train.labels, len(wanted))
+        return {"accuracy_majority": accuracy(wanted, guessed).value}
 
     def sample_scores(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
         """Whether a text is labelled rightly; its domain, or its class without domains."""
-        arrays = self.data.validation
-        right = self.predict(params, arrays) == arrays.labels
+        arrays = self.data.validation.arrays
+        right = self.likeliest(params, arrays) == arrays.labels
         keys = np.full(len(self.data.labels), -1)  # of classes that no sample to train on has
         keys[self.data.train.labels] = self.data.split_keys
         return 100.0 * right, keys[arrays.labels]
 
-    def baseline_score(self) -> float:
-        """Accuracy of always naming the most frequent class."""
-        return self._majority(self.data.validation)
+    def predict(
+        self, params: Params, texts: Sequence[str], *, probabilities: bool = False
+    ) -> list[Classified]:
+        """The label of each text, with the probabilities of all labels on request."""
+        if not texts:
+            return []
+        labels = self.data.labels
+        token_ids, _ = _token_ids(texts, self.data.tokenizer, self.length)
+        of_labels = functools.partial(label_probabilities, self.model, params)
+        answers = []
+        for row in in_batches(
+            of_labels, self.with_ngrams(LabelledBatch(token_ids, None)), PREDICTED
+        ):
+            best = int(row.argmax())
+            every = dict(zip(labels, row.tolist(), strict=True)) if probabilities else None
+            answers.append(Classified(labels[best], float(row[best]), every))
+        return answers
 
-    def test(self, params: Params) -> dict[str, Any]:
-        """Accuracy and macro F1, accuracy of the majority class, and the loss."""
-        arrays = self.data.test
-        predicted = self.predict(params, arrays)
-        return {
-            "test_accuracy": accuracy(arrays.labels, predicted).value,
-            "test_macro_f1": macro_f1(arrays.labels, predicted).value,
-            "test_accuracy_majority": self._majority(arrays),
-            "test_loss": held_out_loss(params, self.model, arrays),
-            "cut_texts": self.data.cut,
-        }
+    def evaluate(
+        self,
+        params: Params,
+        file: str | os.PathLike[str],
+        *,
+        text_column: str = "",
+        label_column: str = "",
+    ) -> dict[str, Any]:
+        """Scores on labelled texts, on file as in ``read_labelled_text``."""
+        source, keys = TextFile("data", str(file)), ("--text-column", "--label-column")
+        entries = read_labelled_text(source, text_column, label_column, keys)
+        source.check_labels([entry.label for entry in entries], self.data.labels)
+        samples = _encode(entries, self.data.tokenizer, self.data.labels, self.length)
+        return self.report(params, self.prepared(samples))
 
-    def _majority(self, arrays: LabelledBatch) -> float:
-        found = majority_class(self.data.train.labels, len(arrays.labels))
-        return accuracy(arrays.labels, found).value
-
-
-def load(folder: Path) -> Predictor:
-    """A trained classifier."""
-    from collapipe_jax.learning.tasks.classifier import Classifier  # which needs this module
-
-    return Classifier(folder)
+    def line(self, answer: Classified) -> str:
+        """Label and probability, then the pairs of all labels where they were asked for."""
+        every = answer.probabilities or {}
+        others = [f"{label}={every[label]:.4f}" for label in sorted(every, key=lambda e: -every[e])]
+        return "\t".join([answer.label, f"{answer.probability:.4f}", *others])
 
 
-CLASSIFICATION = Task(
-    score_name="accuracy",
-    make_sizes=bert.make_sizes,
-    make_objective=Classification.from_config,
-    read_corpus=Classification.read_corpus,
-    count_work=functools.partial(bert.count_work, pools=True),
-    load=load,
-    linear_scores=functools.partial(bert.linear_scores, pools=True),
-    reads=bert.READS | {"model.pooling", "task.domains", *COLUMN_KEYS},
-    needs=bert.NEEDS,
-    scores_samples=True,
-)
+def _encode(
+    entries: Sequence[LabelledText], wordpiece: WordPiece, labels: Sequence[str], length: int
+) -> ScoredSet:
+    texts, classes = zip(*entries, strict=True)
+    token_ids, cut = _token_ids(texts, wordpiece, length)
+    numbers = np.array([labels.index(name) for name in classes], dtype=np.int32)
+    counts = {"texts": len(texts), "cut_texts": cut}
+    return ScoredSet(LabelledBatch(token_ids, numbers), counts=counts)
+
+
+def _token_ids(texts: Sequence[str], wordpiece: WordPiece, length: int) -> tuple[np.ndarray, int]:
+    """Token ids ``[n, S]``, runs of white space read as one; and how many texts are cut."""
+    return wordpiece.encode_texts([" ".join(text.split()) for text in texts], length)

@@ -20,49 +20,70 @@ from collapipe_jax.learning.models.bert import UNLABELLED
 from collapipe_jax.learning.models.config import PAD_ID, BertConfig
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.masked_lm import MaskedBatch, MaskedBert, predict_pieces
-from collapipe_jax.learning.models.pretrained import MASKED_LM_SETTINGS
+from collapipe_jax.learning.models.pretrained import MASKED_LM_SETTINGS, load_masked_bert
 from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.masking import Masking, most_hidden
-from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets
+from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.scores import perplexity
-from collapipe_jax.learning.tasks.subwords import MASK, WordPiece, pad_rows
+from collapipe_jax.learning.tasks.subwords import MASK, WordPiece, bucket, pad_rows
 from collapipe_jax.learning.tasks.task import (
+    PREDICTED,
     Config,
     ModelCounts,
-    Predictor,
-    Task,
-    held_out_loss,
+    ScoredSet,
+    TaskData,
     in_batches,
 )
 from collapipe_jax.learning.tasks.translation import length_labels
+
+_SCORED_SHARE = 0.15
+"""Of the pieces that ``evaluate`` hides, as in BERT."""
 
 _HELD_OUT_SEED = 0
 """Of the pieces that are hidden in validation, the same in every run."""
 
 
-class MaskedData(NamedTuple):
-    """Arrays and vocabulary of masked language modelling."""
+class Filled(NamedTuple):
+    """The likeliest piece of every ``[MASK]`` of a text, and its probability."""
 
-    wordpiece: WordPiece
-    # Windows of the texts, with pieces hidden once and for all, NumPy leaves ``[n, ...]``
-    train: MaskedBatch
-    validation: MaskedBatch
-    whole: np.ndarray  # training windows without anything hidden, ``[n, S]``
-    split_keys: np.ndarray  # class of length of every training window, ``[n]``
+    pieces: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+_TASK_KEYS = ("train", "validation", "samples", "validation_samples", "text_column", "vocabulary")
+_FURTHER_KEYS = ("piece_dropout", "tagged", "masked_share", "whole_words")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedLanguageModelling(bert.BertObjective):
-    """The objective of finding hidden pieces, drawn anew in every pass."""
+class MaskedLanguageModelling(bert.BertTask):
+    """Texts with hidden pieces, drawn anew in every pass. A text of too many pieces is cut."""
 
-    headline: ClassVar[str] = "validation_masked_accuracy"
-    baseline: ClassVar[str] = "validation_masked_accuracy_majority"
+    score_name: ClassVar[str] = "masked accuracy"
+    score_key: ClassVar[str] = "masked_accuracy"
+    trivial_key: ClassVar[str] = "masked_accuracy_majority"
+    last_set: ClassVar[str] = "validation"
     sets: ClassVar[tuple[str, ...]] = ("train", "validation")
+    reads: ClassVar = bert.MODEL_READS | {f"task.{key}" for key in (*_TASK_KEYS, *_FURTHER_KEYS)}
+    needs: ClassVar = {"task.train": "Give a file"}
 
     model: MaskedBert
-    data: MaskedData
     masking: Masking
+
+    @classmethod
+    def count_work(cls, config: Config) -> ModelCounts:
+        """Tables before the encoder; after it the head at the hidden pieces."""
+        task, width = config["task"], config["model"]["width"]
+        vocabulary_size = task["vocabulary_size"]
+        predictions = most_hidden(task["source_length"], task["masked_share"])
+        return ModelCounts(
+            sequence=task["source_length"],
+            target_tokens=2 * predictions,  # with their places
+            decoder_parameters=counts.masked_lm_parameters(vocabulary_size, width),
+            decoder_flops=6.0 * predictions * width * (width + vocabulary_size),
+            **bert.embedding_work(config),
+        )
 
     @classmethod
     def read_corpus(cls, config: Config) -> TextSets:
@@ -72,66 +93,137 @@ class MaskedLanguageModelling(bert.BertObjective):
         return bert.read_corpus(config, read, names, ("samples", "validation_samples"))
 
     @classmethod
-    def load_data(cls, config: Config, corpus: TextSets | None = None) -> MaskedData:
+    def load_data(cls, config: Config, corpus: TextSets | None = None) -> TaskData:
         """Turn texts into arrays; a deterministic function.
 
-        A text longer than a row is cut into consecutive windows.
+        A text longer than a row is cut into consecutive windows. The split key of a training
+        window is its class by length; ``train_text`` has the windows with nothing hidden.
         """
         sets, length = corpus or cls.read_corpus(config), config["task"]["source_length"]
         wordpiece = bert.make_wordpiece(config, sets.train)
-        masking, ids, hidden = make_masking(config, wordpiece), {}, {}
-        for name in cls.sets:
-            rows = wordpiece.encode_windows(getattr(sets, name), length)
-            ids[name] = pad_rows(rows, length, PAD_ID)
-            hidden[name] = hidden_windows(masking, ids[name])
-        keys = length_labels((ids["train"] != PAD_ID).sum(1))
-        return MaskedData(wordpiece, **hidden, whole=ids["train"], split_keys=keys)
+        masking = make_masking(config, wordpiece)
+        train, validation = (
+            pad_rows(wordpiece.encode_windows(texts, length), length, PAD_ID)
+            for texts in (sets.train, sets.validation)
+        )
+        return TaskData(
+            tokenizer=wordpiece,
+            train=hidden_windows(masking, train),
+            validation=ScoredSet(hidden_windows(masking, validation)),
+            split_keys=length_labels((train != PAD_ID).sum(1)),
+            train_text=train,
+        )
 
     @classmethod
-    def further_fields(cls, config: Config, sizes: BertConfig, data: MaskedData) -> dict[str, Any]:
+    def further_fields(cls, config: Config, sizes: BertConfig, data: TaskData) -> dict[str, Any]:
         """The model and how pieces are hidden."""
         smoothing = config["model"]["label_smoothing"]
         model = MaskedBert(sizes=sizes, label_smoothing=smoothing)
-        return {"model": model, "masking": make_masking(config, data.wordpiece)}
+        return {"model": model, "masking": make_masking(config, data.tokenizer)}
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> MaskedBatch:
         """Training windows with pieces hidden at random: a function of the seed."""
-        rng, ids = seeded_generator(seed), self.data.whole[rows.reshape(-1)]
+        rng, ids = seeded_generator(seed), self.data.train_text[rows.reshape(-1)]
         if self.piece_dropout:
-            wordpiece = self.data.wordpiece
+            wordpiece = self.data.tokenizer
             ids, _ = wordpiece.drop_pieces(ids, np.zeros_like(ids), self.piece_dropout, rng)
         batch = self.with_ngrams(MaskedBatch(*self.masking.hide(ids, rng)))
         return jax.tree.map(lambda leaf: leaf.reshape(*rows.shape, *leaf.shape[1:]), batch)
 
-    def validation_score(self, params: Params) -> float:
-        """Share of the hidden pieces that are found, in percent."""
-        return masked_accuracy(self.model, params, self.data.validation)
+    def score(self, params: Params, samples: ScoredSet) -> dict[str, Any]:
+        """Share of the hidden pieces that are the likeliest, in percent; loss and perplexity."""
 
-    def baseline_score(self) -> float:
-        """The same of always naming the most frequent of those hidden in training."""
-        known, wanted = (
-            batch.labels[batch.labels != UNLABELLED]
-            for batch in (self.data.train, self.data.validation)
-        )
-        return 100 * float(np.mean(wanted == np.bincount(known).argmax()))
+        def likeliest(batch: MaskedBatch) -> jax.Array:
+            return predict_pieces(self.model, params, batch).argmax(-1)
 
-    def test(self, params: Params) -> dict[str, Any]:
-        """Scores on the validation set. There is no test set."""
-        loss = held_out_loss(params, self.model, self.data.validation)
+        labels, loss = samples.arrays.labels, self.loss(params, samples)
+        right = (in_batches(likeliest, samples.arrays) == labels)[labels != UNLABELLED]
         return {
-            self.headline: self.validation_score(params),
-            self.baseline: self.baseline_score(),
-            "validation_loss": loss,
-            "validation_masked_perplexity": perplexity(loss),
+            "masked_accuracy": 100 * float(np.mean(right)),
+            "loss": loss,
+            "masked_perplexity": perplexity(loss),
         }
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``vocab.txt``."""
-        self.data.wordpiece.save(Path(folder) / "vocab.txt")
+    def trivial(self, samples: ScoredSet) -> dict[str, Any]:
+        """Accuracy of always naming the most frequent of the pieces hidden in training."""
+        known, wanted = (
+            batch.labels[batch.labels != UNLABELLED] for batch in (self.data.train, samples.arrays)
+        )
+        accuracy = 100 * float(np.mean(wanted == np.bincount(known).argmax()))
+        return {"masked_accuracy_majority": accuracy}
+
+    def predict(self, params: Params, texts: Sequence[str]) -> list[Filled]:
+        """The likeliest pieces; none of a text without ``[MASK]``."""
+        if not texts:
+            return []
+        pieces = self.data.tokenizer.pieces
+        hidden = pieces.index(MASK)
+        rows = [self._row(text, hidden) for text in texts]
+        places = [[i for i, piece in enumerate(row) if piece == hidden] for row in rows]
+        token_ids = pad_rows(rows, self.length, 0)
+        positions = pad_rows(places, bucket(max(1, *map(len, places))), 0)
+        batch = self.with_ngrams(MaskedBatch(token_ids, positions, positions))
+
+        def likeliest(part: MaskedBatch) -> tuple[jax.Array, jax.Array]:
+            # The model may have more numbers than the vocabulary has pieces.
+            scores = predict_pieces(self.model, params, part)[..., : len(pieces)]
+            chances = jax.nn.softmax(scores)
+            return chances.argmax(-1), chances.max(-1)
+
+        answers = []
+        for best, chances, masks in zip(
+            *in_batches(likeliest, batch, PREDICTED), places, strict=True
+        ):
+            names = tuple(pieces[i] for i in best[: len(masks)].tolist())
+            answers.append(Filled(names, tuple(chances[: len(masks)].tolist())))
+        return answers
+
+    def _row(self, text: str, hidden: int) -> list[int]:
+        """Ids of a text, the mask between its parts."""
+        wordpiece = self.data.tokenizer
+        parts = wordpiece.pieces_of(" ".join(text.split()).split(MASK))
+        ids = [i for part in parts for i in (*part, hidden)][:-1]
+        return wordpiece.enclose(ids[: self.length - 2])
+
+    def evaluate(
+        self,
+        params: Params,
+        file: str | os.PathLike[str],
+        *,
+        text_column: str = "",
+        tagged: bool = False,
+    ) -> dict[str, Any]:
+        """Scores on texts, on file as in ``read_texts``, 15 % of the pieces hidden."""
+        texts = read_texts(TextFile("data", str(file)), text_column=text_column, tagged=tagged)
+        rows = self.data.tokenizer.encode_windows(texts, self.length)
+        arrays = hidden_windows(self.masking, pad_rows(rows, self.length, PAD_ID))
+        samples = ScoredSet(arrays, counts={"texts": len(texts)})
+        return self.report(params, self.prepared(samples))
+
+    def line(self, answer: Filled) -> str:
+        """Pieces, each with its probability, between tabs."""
+        pairs = zip(answer.pieces, answer.probabilities, strict=True)
+        return "\t".join(f"{piece} {chance:.4f}" for piece, chance in pairs)
 
     def layout_settings(self) -> Mapping[str, Any]:
         """Keys of ``config.json``."""
         return MASKED_LM_SETTINGS
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple["MaskedLanguageModelling", Params]:
+        """A trained masked language model from its folder."""
+        sizes, params = load_masked_bert(folder)
+        wordpiece, length = bert.load_wordpiece(folder, sizes)
+        if MASK not in wordpiece.pieces:
+            path, remedy = str(folder / "vocab.txt"), "Take the original file"
+            raise InputError("file", path, f"has no {MASK}", remedy)
+        task = cls(
+            model=MaskedBert(sizes=sizes),
+            data=TaskData(wordpiece),
+            length=length,
+            masking=Masking(wordpiece, _SCORED_SHARE),
+        )
+        return task, bert.split_params(params)
 
 
 def make_masking(config: Config, wordpiece: WordPiece) -> Masking:
@@ -150,48 +242,3 @@ def make_masking(config: Config, wordpiece: WordPiece) -> Masking:
 def hidden_windows(masking: Masking, token_ids: np.ndarray) -> MaskedBatch:
     """Windows ``[n, S]`` with pieces hidden once and for all."""
     return MaskedBatch(*masking.hide(token_ids, seeded_generator(_HELD_OUT_SEED)))
-
-
-def masked_accuracy(model: MaskedBert, params: Params, batch: MaskedBatch) -> float:
-    """Share of the hidden pieces ``[n, P]`` that are the likeliest, in percent."""
-
-    def likeliest(part: MaskedBatch) -> jax.Array:
-        return predict_pieces(model, params, part).argmax(-1)
-
-    scored = batch.labels != UNLABELLED
-    return 100 * float(np.mean((in_batches(likeliest, batch) == batch.labels)[scored]))
-
-
-def count_work(config: Config) -> ModelCounts:
-    """Tables before the encoder; after it the head at the hidden pieces."""
-    task, width = config["task"], config["model"]["width"]
-    vocabulary_size = task["vocabulary_size"]
-    predictions = most_hidden(task["source_length"], task["masked_share"])
-    return ModelCounts(
-        sequence=task["source_length"],
-        target_tokens=2 * predictions,  # with their places
-        decoder_parameters=counts.masked_lm_parameters(vocabulary_size, width),
-        decoder_flops=6.0 * predictions * width * (width + vocabulary_size),
-        **bert.embedding_work(config),
-    )
-
-
-def load(folder: Path) -> Predictor:
-    """A trained masked language model."""
-    from collapipe_jax.learning.tasks.mask_filler import MaskFiller  # which needs this module
-
-    return MaskFiller(folder)
-
-
-_TASK_KEYS = ("train", "validation", "samples", "validation_samples", "text_column", "vocabulary")
-_OWN_KEYS = ("piece_dropout", "tagged", "masked_share", "whole_words")
-MASKED_LM = Task(
-    score_name="masked accuracy",
-    make_sizes=bert.make_sizes,
-    make_objective=MaskedLanguageModelling.from_config,
-    read_corpus=MaskedLanguageModelling.read_corpus,
-    count_work=count_work,
-    load=load,
-    reads=bert.MODEL_READS | {f"task.{key}" for key in (*_TASK_KEYS, *_OWN_KEYS)},
-    needs={"task.train": "Give a file"},
-)

@@ -1,11 +1,10 @@
 """Tagging of entities: words with tags on file, BERT with a head at every token, span F1."""
 
 import dataclasses
-import functools
+import os
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from collapipe_jax.learning.tasks.records import OBJECTS, PARQUET, Field, read_r
 from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.learning.tasks.subwords import WordPiece, pad_rows
 from collapipe_jax.learning.tasks.tag_schemes import IOB2, is_tag, to_iob2
-from collapipe_jax.learning.tasks.task import Config, Predictor, Task, held_out_loss
+from collapipe_jax.learning.tasks.task import PREDICTED, Config, ScoredSet, TaskData
 
 _BLANKS = " \t\r"
 
@@ -42,22 +41,22 @@ class TaggedText(NamedTuple):
     sentence_of_window: np.ndarray
 
 
-class TaggingData(NamedTuple):
-    """Arrays, vocabulary and tags of a tagging task."""
+class Entity(NamedTuple):
+    """An entity of a text."""
 
-    wordpiece: WordPiece
-    labels: tuple[str, ...]  # names of the tags, ``O`` first
-    # windows of subwords, NumPy leaves ``[n, S]``. A word's label belongs to its first subword
-    # alone.
-    train: LabelledBatch
-    validation: LabelledBatch
-    test: LabelledBatch
-    train_text: TaggedText
-    validation_text: TaggedText
-    test_text: TaggedText
-    # Of every training window, ``[n]`` int32: 0 where its sentence has no entity, else 1 + the
-    # number of the type that most of its entities have (of equals, the first)
-    split_keys: np.ndarray
+    type: str
+    text: str
+    # Characters of the text; the end is not part of it
+    start: int
+    end: int
+
+
+class Tagged(NamedTuple):
+    """The entities of a text, its words and their tags."""
+
+    entities: tuple[Entity, ...]
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
 
 
 def read_tagged(
@@ -105,13 +104,6 @@ def read_tagged(
 
 def _has_entity(sentence: TaggedSentence) -> bool:
     return set(sentence.tags) != {OUTSIDE}
-
-
-def read_scored(file: TextFile, labels: Sequence[str]) -> list[TaggedSentence]:
-    """Sentences to score a model of these labels on; errors as of ``read_tagged``."""
-    sentences = read_tagged_text(file)
-    file.check_labels(_labels(file, sentences), labels)
-    return sentences
 
 
 def read_tagged_text(file: TextFile) -> list[TaggedSentence]:
@@ -236,19 +228,17 @@ def _listed_sentences(file: TextFile, step: Step) -> Iterator[_Words]:
                 yield _Words(place, tuple(tokens), [(place, tag) for tag in tags])
 
 
-def word_tags(
-    labels: Sequence[str], arrays: LabelledBatch, text: TaggedText, predicted: np.ndarray
-) -> list[list[str]]:
+def word_tags(labels: Sequence[str], samples: ScoredSet, predicted: np.ndarray) -> list[list[str]]:
     """Tags of the words of all sentences, from predictions for subwords.
 
     Args:
       labels: names of the tags.
-      arrays: n windows; their labels mark where words begin.
-      text: the sentences that the windows were cut from.
-      predicted: numbers of tags ``[n, S]``; read only where ``arrays`` has labels.
+      samples: n windows, whose labels mark where words begin, and their sentences.
+      predicted: numbers of tags ``[n, S]``; read only where the windows have labels.
     """
+    text: TaggedText = samples.text
     tags: list[list[str]] = [[] for _ in text.sentences]
-    scored = arrays.labels != UNLABELLED
+    scored = samples.arrays.labels != UNLABELLED
     for window, sentence in enumerate(text.sentence_of_window):
         tags[sentence] += [labels[number] for number in predicted[window, scored[window]]]
     return tags
@@ -278,7 +268,7 @@ def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
 
 def cut_windows(
     wordpiece: WordPiece, sentences: Sequence[TaggedSentence], labels: Sequence[str], length: int
-) -> tuple[LabelledBatch, TaggedText]:
+) -> ScoredSet:
     """Padded windows of all sentences, each of at most ``length`` pieces."""
     words = list(dict.fromkeys(word for sentence in sentences for word in sentence.tokens))
     pieces_of = dict(zip(words, wordpiece.encode_words(words), strict=True))
@@ -294,18 +284,29 @@ def cut_windows(
             numbers.append(row)
             owners.append(owner)
     arrays = LabelledBatch(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, UNLABELLED))
-    return arrays, TaggedText(tuple(sentences), np.array(owners, dtype=np.int32))
+    text = TaggedText(tuple(sentences), np.array(owners, dtype=np.int32))
+    return ScoredSet(arrays, text, {"sentences": len(sentences)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tagging(bert.BertObjective):
-    """The objective of finding entities."""
+class Tagging(bert.BertTask):
+    """Texts to entities; long ones are cut into windows between words.
 
-    headline: ClassVar[str] = "test_span_f1"
-    baseline: ClassVar[str] = "test_span_f1_memorised"
+    A word gets the tag of its first piece, and an ``I-`` that continues nothing begins an entity.
+    """
+
+    score_name: ClassVar[str] = "span F1"
+    score_key: ClassVar[str] = "span_f1"
+    trivial_key: ClassVar[str] = "span_f1_memorised"
     pools: ClassVar[bool] = False
+    reads: ClassVar = bert.READS | {"model.head"}
 
-    data: TaggingData
+    @staticmethod
+    def linear_scores(corpus: LabelledSets) -> dict[str, Any]:
+        """Test scores of a linear model of words; its library takes seconds to load."""
+        from collapipe_jax.learning.tasks.linear_baselines import word_svm
+
+        return word_svm(corpus)
 
     @classmethod
     def read_corpus(cls, config: Config) -> LabelledSets[TaggedSentence]:
@@ -315,75 +316,115 @@ class Tagging(bert.BertObjective):
     @classmethod
     def load_data(
         cls, config: Config, corpus: LabelledSets[TaggedSentence] | None = None
-    ) -> TaggingData:
+    ) -> TaskData:
         """Turn sentences into arrays; a deterministic function.
 
         A sentence longer than a row is cut into consecutive windows between words, so every word
         is in one window and scored once. A word of more pieces than a row holds has a window of
         its own and keeps its first pieces.
+
+        The split key of a training window is 0 where its sentence has no entity, else 1 + the
+        number of the type that most of its entities have (of equals, the first).
         """
         sets = corpus or cls.read_corpus(config)
         length = config["task"]["source_length"]
         wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
-        parts = {}
-        for name in ("train", "validation", "test"):
-            arrays, text = cut_windows(wordpiece, getattr(sets, name), sets.labels, length)
-            parts |= {name: arrays, f"{name}_text": text}
+        train, validation, test = (
+            cut_windows(wordpiece, each, sets.labels, length)
+            for each in (sets.train, sets.validation, sets.test)
+        )
         types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
         keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
-        keys = keys[parts["train_text"].sentence_of_window]
-        return TaggingData(wordpiece=wordpiece, labels=sets.labels, split_keys=keys, **parts)
+        return TaskData(
+            tokenizer=wordpiece,
+            labels=sets.labels,
+            train=train.arrays,
+            validation=validation,
+            test=test,
+            split_keys=keys[train.text.sentence_of_window],
+            train_text=train.text,
+        )
 
-    def validation_score(self, params: Params) -> float:
-        """Span F1."""
-        text = self.data.validation_text
-        return span_f1(text.sentences, self._tags(params, self.data.validation, text)).value
+    def score(self, params: Params, samples: ScoredSet) -> dict[str, Any]:
+        """Span F1, recall of entities that training has or lacks, and loss."""
+        tags = word_tags(self.data.labels, samples, self.likeliest(params, samples.arrays))
+        score = span_f1(samples.text.sentences, tags)
+        scores = {"span_f1": score.value, "signatures": [score.signature]}
+        if self.data.train_text is not None:
+            known = self.data.train_text.sentences
+            seen, unseen = span_recall(known, samples.text.sentences, tags)
+            scores |= {"recall_of_seen": seen, "recall_of_unseen": unseen}
+        return {**scores, "loss": self.loss(params, samples)}
 
-    def baseline_score(self) -> float:
-        """Span F1 of each word's most frequent tag in training."""
-        return self._memorised(self.data.validation_text)
-
-    def test(self, params: Params) -> dict[str, Any]:
-        """Span F1 of the model and of memorised tags, recall of new entities, and the loss.
+    def trivial(self, samples: ScoredSet) -> dict[str, Any]:
+        """Span F1 of each word's most frequent tag in training.
 
         The majority class of all words finds no span: its F1 is 0.
         """
-        data, sentences = self.data, self.data.test_text.sentences
-        predicted = self._tags(params, data.test, data.test_text)
-        score = span_f1(sentences, predicted)
-        seen, unseen = span_recall(data.train_text.sentences, sentences, predicted)
-        return {
-            "test_span_f1": score.value,
-            "test_span_f1_memorised": self._memorised(data.test_text),
-            "test_recall_of_seen": seen,
-            "test_recall_of_unseen": unseen,
-            "span_f1_signature": score.signature,
-            "test_loss": held_out_loss(params, self.model, data.test),
-        }
+        sentences = samples.text.sentences
+        tags = memorised_tags(self.data.train_text.sentences, sentences)
+        return {"span_f1_memorised": span_f1(sentences, tags).value}
 
-    def _tags(self, params: Params, arrays: LabelledBatch, text: TaggedText) -> list[list[str]]:
-        return word_tags(self.data.labels, arrays, text, self.predict(params, arrays))
+    def predict(self, params: Params, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
+        """Entities and tags of each text.
 
-    def _memorised(self, text: TaggedText) -> float:
-        tags = memorised_tags(self.data.train_text.sentences, text.sentences)
-        return span_f1(text.sentences, tags).value
+        Args:
+          params: of the model.
+          texts: a string is cut into words by BERT's rules: at white space, and around every
+            punctuation mark. A list is of words, and its text is these with a space between.
+        """
+        if not texts:
+            return []
+        labels, wordpiece = self.data.labels, self.data.tokenizer
+        whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
+        places = wordpiece.find_words(whole)
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                places[number] = _places(text)
+        words = [
+            tuple(text[start:end] for start, end in each)
+            for text, each in zip(whole, places, strict=True)
+        ]
+        # Any known tag marks where words begin.
+        sentences = [TaggedSentence(each, (labels[0],) * len(each)) for each in words]
+        samples = self.prepared(cut_windows(wordpiece, sentences, labels, self.length))
+        tags = word_tags(labels, samples, self.likeliest(params, samples.arrays, PREDICTED))
+        rows = zip(whole, places, words, tags, strict=True)
+        return [Tagged(_entities(text, at, t), w, tuple(t)) for text, at, w, t in rows]
+
+    def evaluate(self, params: Params, file: str | os.PathLike[str]) -> dict[str, Any]:
+        """Scores on sentences, on file as in ``read_tagged_text``."""
+        source = TextFile("data", str(file))
+        sentences = read_tagged_text(source)
+        source.check_labels(_labels(source, sentences), self.data.labels)
+        samples = cut_windows(self.data.tokenizer, sentences, self.data.labels, self.length)
+        return self.report(params, self.prepared(samples))
+
+    def line(self, answer: Tagged) -> str:
+        """Entities as ``start-end type text``, between tabs."""
+        return "\t".join(
+            f"{each.start}-{each.end} {each.type} {' '.join(each.text.split())}"
+            for each in answer.entities
+        )
 
 
-def load(folder: Path) -> Predictor:
-    """A trained tagger."""
-    from collapipe_jax.learning.tasks.tagger import Tagger  # which needs this module
+def _places(words: Sequence[str]) -> list[tuple[int, int]]:
+    """Start and end of words with a space between."""
+    places, start = [], 0
+    for word in words:
+        places.append((start, start + len(word)))
+        start += len(word) + 1
+    return places
 
-    return Tagger(folder)
 
+def _entities(
+    text: str, places: Sequence[tuple[int, int]], tags: Sequence[str]
+) -> tuple[Entity, ...]:
+    """Entities of a text, given the places of its words and their tags."""
+    from seqeval.metrics.sequence_labeling import get_entities
 
-TAGGING = Task(
-    score_name="span F1",
-    make_sizes=bert.make_sizes,
-    make_objective=Tagging.from_config,
-    read_corpus=Tagging.read_corpus,
-    count_work=functools.partial(bert.count_work, pools=False),
-    load=load,
-    linear_scores=functools.partial(bert.linear_scores, pools=False),
-    reads=bert.READS | {"model.head"},
-    needs=bert.NEEDS,
-)
+    entities = []
+    for kind, first, last in get_entities(list(tags)):
+        start, end = places[first][0], places[last][1]
+        entities.append(Entity(kind, text[start:end], start, end))
+    return tuple(entities)

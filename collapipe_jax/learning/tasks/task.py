@@ -6,11 +6,12 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import numpy as np
 
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel, example_losses
@@ -23,7 +24,7 @@ TASK_KEY = "collapipe_task"
 
 _BATCH = 100
 PREDICTED = 32
-"""Texts that a predictor works on at a time: one alone should not wait for many."""
+"""Texts that are answered at a time: one alone should not wait for many."""
 
 
 class ModelCounts(NamedTuple):
@@ -38,24 +39,87 @@ class ModelCounts(NamedTuple):
     decoder_flops: float  # forward and backward pass of the decoder or head
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Objective(abc.ABC):
-    """A model, the data it learns from, and the scores that judge it."""
+class ScoredSet(NamedTuple):
+    """Samples that answers are scored on."""
 
-    headline: ClassVar[str]  # key in ``test`` of the score to compare models by
-    baseline: ClassVar[str]  # key in ``test`` of the score of a trivial answer
+    arrays: Batch  # of the model, NumPy leaves ``[n, ...]``
+    text: Any = None  # sentences behind the arrays, where scores need them
+    counts: Mapping[str, Any] = {}  # what a report says of the set: texts read, cut, left out
+
+
+class TaskData(NamedTuple):
+    """Vocabulary and names of labels; and in training the sets."""
+
+    tokenizer: Any = None
+    labels: tuple[str, ...] = ()
+    train: Any = None  # a batch of the model, NumPy leaves ``[n, ...]``
+    validation: Any = None  # ``ScoredSet``
+    test: Any = None  # ``ScoredSet``
+    # Integers by which splits other than IID share out training samples, ``[n]``
+    split_keys: Any = None
+    train_text: Any = None  # texts behind ``train``, where the task needs them
+    counts: Mapping[str, Any] = {}  # what a summary says of all sets: texts cut or left out
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """A kind of task; an instance has its model, its vocabulary and, in training, its data.
+
+    Functions of a configuration take the whole of it, and raise ``InputError``.
+    """
+
+    score_name: ClassVar[str]  # of the validation score in figures
+    score_key: ClassVar[str]  # of that score in ``score``
+    trivial_key: ClassVar[str]  # of the same score of a trivial answer in ``trivial``
+    score_unit: ClassVar[str] = "%"
+    lower_is_better: ClassVar[bool] = False  # whether training lowers the validation score
+    # Whether the validation score is a mean over samples: ``sample_scores``
+    scores_samples: ClassVar[bool] = False
+    last_set: ClassVar[str] = "test"  # set of the final scores; the other is ``validation``
+    # Keys that not every task reads; the others refuse all but their defaults
+    reads: ClassVar[frozenset[str]] = frozenset()
+    # Keys that must not be empty in training, each with the remedy
+    needs: ClassVar[Mapping[str, str]] = {}
+
+    # Test scores by name of a linear model, from what was read; None where there is no such model
+    linear_scores: ClassVar[Callable[[Any], dict[str, Any]] | None] = None
 
     kind: str = ""  # name of the task, as ``task.kind`` gives it
-    model: SplitModel  # the model that is trained
-    # Tokenised samples: ``train``, ``validation`` and ``test``, batches of the model with NumPy
-    # leaves ``[n, ...]``; and ``split_keys [n]``, the integers by which splits other than IID
-    # share out training samples
-    data: Any
+    model: SplitModel
+    data: TaskData
+
+    # --- From a configuration -------------------------------------------------------------------
+
+    @classmethod
+    @abc.abstractmethod
+    def make_sizes(cls, config: Config) -> EncoderConfig:
+        """Sizes of the model, whose kind is the kind of its blocks, without reading any file."""
+
+    @classmethod
+    @abc.abstractmethod
+    def count_work(cls, config: Config) -> ModelCounts:
+        """Work that the model asks of the network, without reading any file."""
+
+    @classmethod
+    def read_corpus(cls, config: Config) -> Any:
+        """Texts of the files that the configuration names; None where it names none.
+
+        It is called before any other work, and some keys may be missing. It has ``labels`` where
+        the task reads ``task.labels``.
+        """
+        del config
+
+    @classmethod
+    @abc.abstractmethod
+    def from_config(cls, config: Config, corpus: Any = None) -> Self:
+        """The task with its model and data, from what was read; without a corpus it reads one."""
+
+    # --- In training ----------------------------------------------------------------------------
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> Batch:
         """Training samples of mini-batches, leaves ``[*rows.shape, ...]``.
 
-        The seed is that of random changes to them, where the objective makes any.
+        The seed is for random changes to them, where the task makes any.
         """
         del seed
         return jax.tree.map(lambda leaf: leaf[rows], self.data.train)
@@ -69,65 +133,103 @@ class Objective(abc.ABC):
         """Parameters to train from, given fresh ones."""
         return fresh
 
-    def validate(self, params: Params) -> tuple[float, float]:
-        """``held_out_loss`` and score on the validation set."""
-        loss = held_out_loss(params, self.model, self.data.validation)
-        return loss, self.validation_score(params)
+    # --- Scores ---------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def validation_score(self, params: Params) -> float:
-        """Score on the validation set, in the unit of the task."""
+    def score(self, params: Params, samples: ScoredSet) -> dict[str, Any]:
+        """Scores of the model and its ``loss``, as plain values."""
+
+    @abc.abstractmethod
+    def trivial(self, samples: ScoredSet) -> dict[str, Any]:
+        """Scores of trivial answers, as plain values."""
 
     def sample_scores(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
-        """Of every validation sample the score in percent and the split key, ``[n]`` each.
-
-        Of tasks whose ``validation_score`` is the mean of these scores.
-        """
+        """Of every validation sample the score in percent and the split key, ``[n]`` each."""
         raise NotImplementedError
 
-    @abc.abstractmethod
-    def baseline_score(self) -> float:
-        """Score of a trivial answer on the validation set, in the same unit."""
+    def loss(self, params: Params, samples: ScoredSet) -> float:
+        """Nats a prediction, without dropout or smoothing."""
+        return held_out_loss(params, self.model, samples.arrays)
 
-    @abc.abstractmethod
+    def validate(self, params: Params) -> tuple[float, float]:
+        """Loss and score on the validation set."""
+        scores = self.score(params, self.data.validation)
+        return scores["loss"], scores[self.score_key]
+
+    def trivial_score(self) -> float:
+        """Score of a trivial answer on the validation set."""
+        return self.trivial(self.data.validation)[self.trivial_key]
+
     def test(self, params: Params) -> dict[str, Any]:
-        """Final scores on the test set beside those of trivial answers, as plain values."""
+        """Final scores of the model and of trivial answers, as plain values."""
+        samples = getattr(self.data, self.last_set)
+        scores = self.score(params, samples) | self.trivial(samples)
+        named = {f"{self.last_set}_{name}": value for name, value in scores.items()}
+        return {**named, **self.data.counts}
+
+    @property
+    def headline(self) -> str:
+        """Key in ``test`` of the score to compare models by."""
+        return f"{self.last_set}_{self.score_key}"
+
+    @property
+    def trivial_headline(self) -> str:
+        """Key in ``test`` of the score of a trivial answer."""
+        return f"{self.last_set}_{self.trivial_key}"
+
+    @classmethod
+    def score_label(cls) -> str:
+        """Label of an axis of the validation score."""
+        return f"{cls.score_name} [{cls.score_unit}]"
+
+    @classmethod
+    def merit(cls, score: Any) -> Any:
+        """A validation score, negative where training lowers it: more is better."""
+        return -score if cls.lower_is_better else score
+
+    # --- Trained models -------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:  # noqa: B027
+        """Write what a user of the parameters needs besides: vocabulary and labels."""
 
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:  # noqa: B027
-        """Write the trained model for ``Task.load``; its adapters are in its weights.
+        """Write the trained model for ``load``; its adapters are in its weights.
 
         Its ``config.json``, the last file to be written, names the task as ``collapipe_task``.
         """
 
     def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:  # noqa: B027
-        """Write what adapters add to the model that training started from, for ``Task.load``."""
+        """Write what adapters add to the model that training started from, for ``load``."""
 
-    def save(self, folder: str | os.PathLike[str]) -> None:  # noqa: B027
-        """Write what a user of the parameters needs besides: vocabulary and labels."""
+    @classmethod
+    def load(cls, folder: Path) -> tuple[Self, Params]:
+        """The task without data, and the parameters, from a folder that ``export`` wrote."""
+        problem, remedy = f"{cls.__name__} cannot load a model", "Give it a method load"
+        raise InputError("model", str(folder), problem, remedy)
 
+    def predict(self, params: Params, texts: Sequence[Any]) -> list[Any]:
+        """Answers, one a text, of any length and number; further options are the task's."""
+        raise NotImplementedError
 
-class Predictor(abc.ABC):
-    """A trained model in use. Inputs are any number of texts, of any length, and may be empty."""
-
-    @abc.abstractmethod
-    def predict(self, texts: Sequence[Any]) -> list[Any]:
-        """What the model says of each text; further options are the task's."""
-
-    @abc.abstractmethod
-    def evaluate(self, file: str | os.PathLike[str]) -> dict[str, Any]:
+    def evaluate(self, params: Params, file: str | os.PathLike[str]) -> dict[str, Any]:
         """Scores on a labelled file in the format of the task's corpora, as plain values.
 
         Raises:
           InputError: a file that training would refuse, or with labels that the model lacks.
         """
+        raise NotImplementedError
 
-    def record(self, prediction: Any) -> dict[str, Any]:
-        """What was predicted, as an object for JSON."""
-        return _plain(prediction)
+    def report(self, params: Params, samples: ScoredSet) -> dict[str, Any]:
+        """Scores, and what there is to say of the set."""
+        return {**self.score(params, samples), **samples.counts}
 
-    @abc.abstractmethod
-    def line(self, prediction: Any) -> str:
-        """What was predicted, in one line for people."""
+    def record(self, answer: Any) -> dict[str, Any]:
+        """An answer as an object for JSON."""
+        return _plain(answer)
+
+    def line(self, answer: Any) -> str:
+        """An answer in one line for people."""
+        return str(answer)
 
 
 def _plain(value: Any) -> Any:
@@ -136,43 +238,6 @@ def _plain(value: Any) -> Any:
         fields = value._asdict().items()
         return {name: _plain(each) for name, each in fields if each is not None}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Task:
-    """One kind of task; its functions take the whole configuration and raise ``InputError``."""
-
-    score_name: str  # name of the validation score in figures
-    # Sizes of the model, whose kind is that of its blocks, without reading any file
-    make_sizes: Callable[[Config], EncoderConfig]
-    # Model, data and scores, from the configuration and, where there is one, what was read
-    make_objective: Callable[..., Objective]
-    # What the model asks of the network, without reading any file
-    count_work: Callable[[Config], ModelCounts]
-    # The model in a folder that ``Objective.export`` wrote; None where it writes none
-    load: Callable[[Path], Predictor] | None = None
-    # Keys that not every task reads; the others refuse all but their defaults
-    reads: frozenset[str] = frozenset()
-    # Reads the files that the configuration names, before any other work; has ``labels`` where
-    # the task reads ``task.labels``
-    read_corpus: Callable[[Config], Any] | None = None
-    # Test scores by name of a linear model, from what was read; None where there is no such model
-    linear_scores: Callable[[Any], dict[str, Any]] | None = None
-    # Whether the validation score is a mean over samples: ``Objective.sample_scores``
-    scores_samples: bool = False
-    # Keys that must not be empty in training, each with the remedy
-    needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    score_unit: str = "%"  # of the validation score
-    lower_is_better: bool = False  # whether training lowers the validation score
-
-    @property
-    def score_label(self) -> str:
-        """Label of an axis of the validation score."""
-        return f"{self.score_name} [{self.score_unit}]"
-
-    def merit(self, score: Any) -> Any:
-        """A validation score, negative where training lowers it: more is better."""
-        return -score if self.lower_is_better else score
 
 
 def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:

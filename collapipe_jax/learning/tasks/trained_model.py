@@ -2,19 +2,37 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.core.io.atomic import read_object, write_sealed
+from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
 from collapipe_jax.learning.tasks.registry import find_task
-from collapipe_jax.learning.tasks.task import TASK_KEY, Predictor
+from collapipe_jax.learning.tasks.task import TASK_KEY, Task
 
 _DIGESTS = "collapipe_sha256"
 """Key of ``config.json`` with digests of a model's other files."""
 
 
-def load(folder: str | os.PathLike[str]) -> Predictor:
+class TrainedModel:
+    """A trained model in use: a task without data, and its parameters."""
+
+    def __init__(self, task: Task, params: Params):
+        self.task, self.params = task, params
+
+    def predict(self, texts: Sequence[Any], **options: Any) -> list[Any]:
+        """Answers, one a text, of any length and number; options are of the task's ``predict``."""
+        return self.task.predict(self.params, texts, **options)
+
+    def evaluate(self, file: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+        """Scores on a labelled file; options are of the task's ``evaluate``."""
+        return self.task.evaluate(self.params, file, **options)
+
+
+def load(folder: str | os.PathLike[str]) -> TrainedModel:
     """The trained model of a run.
 
     Args:
@@ -39,10 +57,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
     with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
         task = find_task(kind)
     _check_digests(path)
-    if task.load is None:
-        problem = f"the task {kind} cannot load a model"
-        raise InputError("model", str(folder), problem, "Give its Task a function load")
-    return task.load(path)
+    return TrainedModel(*task.load(path))
 
 
 def seal_model(folder: Path) -> None:
@@ -85,12 +100,9 @@ def _model_folder(folder: Path) -> Path:
     if is_workdir and (folder / "summary.json").exists():
         problem = "its run has ended without writing a model"
         remedy = (
-            "Where nobody trained there is none; else delete its summary.json, and go on with "
-            "--resume to write the model"
+            "Where nobody trained, or the task has no export, there is none; else delete its "
+            "summary.json, and go on with --resume to write the model"
         )
-        if find_task(str(settings.get("kind"))).load is None:
-            problem = "its task writes no model"
-            remedy = "Give its Objective an export, and its Task a load"
     elif is_workdir:
         problem = "its run has not ended, so there is no model yet"
         remedy = "Let it end with --resume"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import tokenizers
 from jax import Array
 
 from collapipe_jax.core.errors import InputError, under_keys
@@ -23,12 +24,20 @@ from collapipe_jax.learning.models.config import (
 )
 from collapipe_jax.learning.models.decoding import beam_search
 from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
-from collapipe_jax.learning.models.translator_files import save_translator
-from collapipe_jax.learning.tasks.bleu_tokenizers import AUTO, LATIN, likely_tokenizer
+from collapipe_jax.learning.models.translator_files import load_translator, save_translator
+from collapipe_jax.learning.tasks.bleu_tokenizers import (
+    AUTO,
+    LATIN,
+    TOKENIZERS,
+    check_installed,
+    likely_tokenizer,
+)
 from collapipe_jax.learning.tasks.parallel_text import (
     Pair,
     SourceSplit,
+    normalise,
     read_parallel_text,
     read_split,
     split_by_source,
@@ -37,13 +46,13 @@ from collapipe_jax.learning.tasks.scores import Score, bleu, chrf
 from collapipe_jax.learning.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from collapipe_jax.learning.tasks.task import (
+    PREDICTED,
     TASK_KEY,
     Config,
     ModelCounts,
-    Objective,
-    Predictor,
+    ScoredSet,
     Task,
-    held_out_loss,
+    TaskData,
     in_batches,
 )
 
@@ -56,24 +65,6 @@ class ParallelSentences(NamedTuple):
 
     sources: tuple[str, ...]
     references: tuple[str, ...]
-
-
-class TranslationData(NamedTuple):
-    """Arrays and vocabulary of a translation task."""
-
-    tokenizer: BpeTokenizer
-    # padded token ids, NumPy leaves ``[n, ...]``: tokens and end of the source; begin, tokens and
-    # end of the target
-    train: TranslationBatch
-    validation: TranslationBatch
-    test: TranslationBatch
-    # the sentences, row by row
-    validation_text: ParallelSentences
-    test_text: ParallelSentences
-    # Class of every training source by length, see ``length_labels``, ``[n]``
-    split_keys: np.ndarray
-    dropped: dict[str, int]  # number of pairs left out: empty ones, and too long ones by set
-    bleu_tokenizer: str  # of ``likely_tokenizer`` for the training targets
 
 
 def length_labels(lengths: np.ndarray) -> np.ndarray:
@@ -90,8 +81,11 @@ def length_labels(lengths: np.ndarray) -> np.ndarray:
 
 def pair_arrays(
     tokenizer: BpeTokenizer, pairs: Sequence[Pair], lengths: tuple[int, int]
-) -> tuple[TranslationBatch, ParallelSentences]:
-    """Padded ids of the pairs that fit, and these pairs."""
+) -> ScoredSet:
+    """Padded ids of the pairs that fit, and these pairs.
+
+    The ids are tokens and end of the source; begin, tokens and end of the target.
+    """
     sources = tokenizer.encode_batch([source for source, _ in pairs])
     targets = tokenizer.encode_batch([target for _, target in pairs])
     # Both lengths include the end id; begin has the extra place of the target.
@@ -103,28 +97,16 @@ def pair_arrays(
     source_ids = pad_rows([[*sources[i], EOS_ID] for i in fits], lengths[0], PAD_ID)
     target_ids = pad_rows([[BOS_ID, *targets[i], EOS_ID] for i in fits], lengths[1] + 1, PAD_ID)
     kept = ParallelSentences(tuple(pairs[i][0] for i in fits), tuple(pairs[i][1] for i in fits))
-    return TranslationBatch(source_ids, target_ids), kept
+    counts = {"pairs": len(fits), "dropped_pairs": {"long": len(pairs) - len(fits)}}
+    return ScoredSet(TranslationBatch(source_ids, target_ids), kept, counts)
 
 
-def translate(
-    params: Params,
-    sizes: TransformerConfig,
-    tokenizer: BpeTokenizer,
-    source_ids: np.ndarray,
-    *,
-    beams: int,
-    length_penalty: float,
-    batch: int | None = None,
-) -> list[str]:
-    """Translations of sources ``[n, source_length]``, greedy for one beam."""
-    options = {"beams": beams, "length_penalty": length_penalty if beams > 1 else 0.0}
-
-    def decode(ids: Ids) -> Array:
-        return beam_search(params, sizes, ids, **options)[0]
-
-    return tokenizer.decode_batch(in_batches(decode, source_ids, batch))
-
-
+_SIZES = ("vocabulary_size", "source_length", "target_length")
+# Keys of config.json besides the sizes, with their types and what is wrong with others
+_SETTINGS = (
+    ("length_penalty", float | int, "no number"),
+    ("reverse", bool, "neither true nor false"),
+)
 _OF_FILES = ("train", "validation", "test", "samples", "validation_samples")
 
 
@@ -146,30 +128,60 @@ def _split(config: Config, text: Sequence[Pair], sizes: tuple[int | None, int, i
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Translation(Objective):
-    """The objective of translating, with the settings of the beam search on the test set."""
+class Translation(Task):
+    """Texts to their translations; a text of too many tokens is cut, and its end ignored."""
 
-    headline: ClassVar[str] = "test_bleu_greedy"
-    baseline: ClassVar[str] = "test_bleu_copy"
+    score_name: ClassVar[str] = "BLEU"
+    score_key: ClassVar[str] = "bleu"
+    trivial_key: ClassVar[str] = "bleu_copy"
+    reads: ClassVar = frozenset(
+        {"task.reverse", "evaluation.bleu_tokenizer", *(f"task.{key}" for key in _OF_FILES)}
+    )
 
     model: Translator
-    data: TranslationData
-    beams: int
+    beams: int = 1  # of the second search on the test set
     length_penalty: float
     reverse: bool = False  # whether pairs on file are read from target to source
     bleu_tokenizer: str = LATIN
 
     @classmethod
-    def from_config(
-        cls, config: Config, corpus: tuple[SourceSplit, int] | None = None
-    ) -> "Translation":
-        """Read the corpus, unless it is given, or generate it."""
-        options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
-        options["reverse"] = config["task"]["reverse"]
-        data, model = cls.load_data(config, corpus), Translator(make_sizes(config))
-        tokenizer = config["evaluation"]["bleu_tokenizer"]
-        options["bleu_tokenizer"] = data.bleu_tokenizer if tokenizer == AUTO else tokenizer
-        return cls(kind=config["task"]["kind"], model=model, data=data, **options)
+    def make_sizes(cls, config: Config) -> TransformerConfig:
+        """Sizes of the encoder-decoder."""
+        task, model = config["task"], config["model"]
+        for key in ("source_length", "target_length"):
+            if task[key] < 2:
+                problem = "no room for a token beside the end id"
+                raise InputError(f"task.{key}", task[key], problem, "Use 2 or more")
+        with under_keys({f"model.{key}": f"task.{key}" for key in _SIZES}):
+            return TransformerConfig(
+                **{key: task[key] for key in _SIZES},
+                **encoder_sizes(model),
+                decoder_blocks=model["decoder_blocks"],
+                label_smoothing=model["label_smoothing"],
+            )
+
+    @classmethod
+    def count_work(cls, config: Config) -> ModelCounts:
+        """Table of tokens in front of the encoder, decoder with tied weights behind it."""
+        task, model = config["task"], config["model"]
+        vocabulary_size, source, target = (task[key] for key in _SIZES)
+        width, inner, blocks = (model[k] for k in ("width", "feed_forward_width", "decoder_blocks"))
+        return ModelCounts(
+            sequence=source,
+            target_tokens=target,
+            embedding_parameters=counts.embedding_parameters(vocabulary_size, width),
+            decoder_parameters=counts.decoder_parameters(vocabulary_size, width, inner, blocks),
+            embed_flops=counts.embedding_flops(source, width),
+            decoder_flops=counts.decoder_flops(
+                source_length=source,
+                target_length=target,
+                width=width,
+                feed_forward_width=inner,
+                blocks=blocks,
+                vocabulary_size=vocabulary_size,
+                rematerialise=model["rematerialise"],
+            ),
+        )
 
     @classmethod
     def read_corpus(cls, config: Config) -> tuple[SourceSplit, int] | None:
@@ -192,13 +204,12 @@ class Translation(Objective):
         return _split(config, text, sizes), left_out
 
     @classmethod
-    def load_data(
-        cls, config: Config, corpus: tuple[SourceSplit, int] | None = None
-    ) -> TranslationData:
+    def load_data(cls, config: Config, corpus: tuple[SourceSplit, int] | None = None) -> TaskData:
         """Turn a corpus into arrays; a deterministic function. Without one, read or generate it.
 
         The vocabulary is learnt from the training text alone. Lengths include the end id. A pair
-        that does not fit them is dropped and counted, never cut.
+        that does not fit them is dropped and counted, never cut. The split key of a training pair
+        is the class of its source by length.
 
         Raises:
           InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
@@ -216,58 +227,118 @@ class Translation(Objective):
         split, left_out = corpus
         lines = (line for pair in split.train for line in pair)
         tokenizer = train_bpe(lines, task["vocabulary_size"])
-        arrays, texts, dropped = {}, {}, {"empty": left_out}
+        sets, dropped = {}, {"empty": left_out}
         for name, chosen in split._asdict().items():
-            arrays[name], texts[name] = pair_arrays(tokenizer, chosen, lengths)
-            dropped[name] = len(chosen) - len(arrays[name].source_ids)
+            sets[name] = pair_arrays(tokenizer, chosen, lengths)
+            dropped[name] = sets[name].counts["dropped_pairs"]["long"]
             if dropped[name] == len(chosen):
                 ends = "task.source_length, task.target_length"
                 problem = f"none of the {len(chosen)} pairs for {name} fits these numbers of tokens"
                 remedy = f"Raise {ends} or task.vocabulary_size, or give shorter sentences"
                 raise InputError(f"({ends})", lengths, problem, remedy)
-        return TranslationData(
+        train = sets["train"].arrays
+        return TaskData(
             tokenizer=tokenizer,
-            **arrays,
-            validation_text=texts["validation"],
-            test_text=texts["test"],
-            split_keys=length_labels(np.sum(arrays["train"].source_ids != PAD_ID, axis=1)),
-            dropped=dropped,
-            bleu_tokenizer=likely_tokenizer(target for _, target in split.train),
+            **{**sets, "train": train},
+            split_keys=length_labels(np.sum(train.source_ids != PAD_ID, axis=1)),
+            train_text=[target for _, target in split.train],
+            counts={"dropped_pairs": dropped},
         )
 
-    def validation_score(self, params: Params) -> float:
-        """BLEU of greedy translations."""
-        said = self.translate(params, self.data.validation.source_ids)
-        return self._bleu(said, self.data.validation_text.references).value
+    @classmethod
+    def from_config(
+        cls, config: Config, corpus: tuple[SourceSplit, int] | None = None
+    ) -> "Translation":
+        """Read the corpus, unless it is given, or generate it."""
+        evaluation, data = config["evaluation"], cls.load_data(config, corpus)
+        if (tokenizer := evaluation["bleu_tokenizer"]) == AUTO:
+            tokenizer = likely_tokenizer(data.train_text)
+        return cls(
+            kind=config["task"]["kind"],
+            model=Translator(cls.make_sizes(config)),
+            data=data,
+            beams=evaluation["beams"],
+            length_penalty=evaluation["length_penalty"],
+            reverse=config["task"]["reverse"],
+            bleu_tokenizer=tokenizer,
+        )
 
-    def baseline_score(self) -> float:
-        """BLEU of copying the source."""
-        return self._bleu(*self.data.validation_text).value
-
-    def test(self, params: Params) -> dict[str, Any]:
-        """BLEU and chrF of greedy search, of beam search with several beams, and of copying.
-
-        The tokenizer of BLEU is in its signature.
-        """
-        data = self.data
-        sources, references = data.test.source_ids, data.test_text.references
-        answers = {"greedy": self.translate(params, sources)}
-        if self.beams > 1:
-            answers["beam"] = self.translate(params, sources, self.beams)
-        answers["copy"] = list(data.test_text.sources)
-        scores: dict[str, Any] = {}
-        for name, score_of in {"bleu": self._bleu, "chrf": chrf}.items():
-            found = {search: score_of(said, references) for search, said in answers.items()}
-            scores |= {f"test_{name}_{search}": score.value for search, score in found.items()}
-            scores[f"{name}_signature"] = found["greedy"].signature
+    def score(self, params: Params, samples: ScoredSet, beams: int = 1) -> dict[str, Any]:
+        """BLEU and chrF of one search, and the loss. The tokenizer of BLEU is in its signature."""
+        said = self.translate(params, samples.arrays.source_ids, beams)
+        scores = self._text_scores(said, samples.text)
         return {
-            **scores,
-            "test_loss": held_out_loss(params, self.model, data.test),
-            "dropped_pairs": data.dropped,
+            "bleu": scores[0].value,
+            "chrf": scores[1].value,
+            "signatures": [score.signature for score in scores],
+            "loss": self.loss(params, samples),
         }
 
-    def _bleu(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        return bleu(hypotheses, references, self.bleu_tokenizer)
+    def trivial(self, samples: ScoredSet) -> dict[str, Any]:
+        """BLEU and chrF of copying the source."""
+        by_words, by_characters = self._text_scores(samples.text.sources, samples.text)
+        return {"bleu_copy": by_words.value, "chrf_copy": by_characters.value}
+
+    def test(self, params: Params) -> dict[str, Any]:
+        """Scores of greedy search, of beam search with several beams, and of copying."""
+        scores = super().test(params)
+        if self.beams > 1:
+            found = self.score(params, self.data.test, self.beams)
+            scores |= {f"test_{name}_beam": found[name] for name in ("bleu", "chrf")}
+        return scores
+
+    def _text_scores(self, said: Sequence[str], text: ParallelSentences) -> tuple[Score, Score]:
+        """BLEU and chrF."""
+        return bleu(said, text.references, self.bleu_tokenizer), chrf(said, text.references)
+
+    def predict(self, params: Params, texts: Sequence[str], *, beams: int = 1) -> list[str]:
+        """The translation of each text, greedy for one beam; an empty text stays empty."""
+        _check_beams(beams)
+        sources = self.data.tokenizer.encode_batch([normalise(text) for text in texts])
+        length = self.model.sizes.source_length
+        rows = [[*source[: length - 1], EOS_ID] for source in sources if source]
+        ids = pad_rows(rows, length, PAD_ID)
+        said = iter(self.translate(params, ids, beams, PREDICTED) if rows else ())
+        return [next(said) if source else "" for source in sources]
+
+    def evaluate(
+        self, params: Params, file: str | os.PathLike[str], *, beams: int = 1
+    ) -> dict[str, Any]:
+        """Scores on sentence pairs, on file as in ``read_parallel_text``.
+
+        As in training, they are turned round where ``task.reverse`` was set, and pairs of too
+        many tokens are left out and counted. BLEU has the tokenizer of training.
+        """
+        _check_beams(beams)
+        check_installed("bleu_tokenizer", self.bleu_tokenizer)
+        sizes = self.model.sizes
+        lengths = sizes.source_length, sizes.target_length
+        pairs, empty = read_parallel_text(str(file), "data")
+        if self.reverse:
+            pairs = [(target, source) for source, target in pairs]
+        samples = pair_arrays(self.data.tokenizer, pairs, lengths)
+        if not samples.text.sources:
+            problem = f"none of the {len(pairs)} pairs fits {lengths[0]} and {lengths[1]} tokens"
+            raise InputError("data", str(file), problem, "Give shorter sentences")
+        dropped = {"empty": empty, **samples.counts["dropped_pairs"]}
+        counts = {**samples.counts, "dropped_pairs": dropped}
+        return {**self.score(params, samples, beams), **counts}
+
+    def record(self, answer: str) -> dict[str, Any]:
+        """The translation under its name."""
+        return {"translation": answer}
+
+    def translate(
+        self, params: Params, source_ids: np.ndarray, beams: int, size: int | None = None
+    ) -> list[str]:
+        """Translations of sources ``[n, source_length]``, ``size`` at a time."""
+        penalty = self.length_penalty if beams > 1 else 0.0
+
+        def decode(ids: Ids) -> Array:
+            sizes = self.model.sizes
+            return beam_search(params, sizes, ids, beams=beams, length_penalty=penalty)[0]
+
+        return self.data.tokenizer.decode_batch(in_batches(decode, source_ids, size))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer."""
@@ -281,69 +352,46 @@ class Translation(Objective):
         }
         save_translator(Path(folder), self.model.sizes, params, {TASK_KEY: self.kind, **settings})
 
-    def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
-        """Translations of sources ``[n, source_length]``, greedy for one beam."""
-        options = {"beams": beams, "length_penalty": self.length_penalty}
-        return translate(params, self.model.sizes, self.data.tokenizer, source_ids, **options)
+    @classmethod
+    def load(cls, folder: Path) -> tuple["Translation", Params]:
+        """A trained translator.
 
+        Args:
+          folder: with ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
 
-_SIZES = ("vocabulary_size", "source_length", "target_length")
-
-
-def make_sizes(config: Config) -> TransformerConfig:
-    """Sizes of the encoder-decoder."""
-    task, model = config["task"], config["model"]
-    for key in ("source_length", "target_length"):
-        if task[key] < 2:
-            problem = "no room for a token beside the end id"
-            raise InputError(f"task.{key}", task[key], problem, "Use 2 or more")
-    with under_keys({f"model.{key}": f"task.{key}" for key in _SIZES}):
-        return TransformerConfig(
-            **{key: task[key] for key in _SIZES},
-            **encoder_sizes(model),
-            decoder_blocks=model["decoder_blocks"],
-            label_smoothing=model["label_smoothing"],
+        Raises:
+          InputError: a missing or damaged file.
+        """
+        sizes, params, settings = load_translator(folder)
+        for key, kind, problem in _SETTINGS:
+            if not isinstance(value := settings.get(key), kind):
+                place = f"{folder / CONFIG}: {key}"
+                raise InputError(place, value, problem, "Take the original file")
+        # Models of older versions were scored by the one tokenizer that there was.
+        bleu_tokenizer = settings.get("bleu_tokenizer", LATIN)
+        if bleu_tokenizer not in TOKENIZERS:
+            place = f"{folder / CONFIG}: bleu_tokenizer"
+            remedy = f"Use one of {', '.join(TOKENIZERS)}"
+            raise InputError(place, bleu_tokenizer, "unknown name", remedy)
+        path = folder / "tokenizer.json"
+        try:
+            tokenizer = BpeTokenizer(tokenizers.Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library has no error of its own
+            problem = f"cannot be read ({error})"
+            raise InputError("file", str(path), problem, "Take the original file") from None
+        if (pieces := tokenizer.model.get_vocab_size()) > sizes.vocabulary_size:
+            problem = f"has {pieces} pieces, the model {sizes.vocabulary_size}"
+            raise InputError("file", str(path), problem, "Take the original file")
+        task = cls(
+            model=Translator(sizes),
+            data=TaskData(tokenizer),
+            length_penalty=settings["length_penalty"],
+            reverse=settings["reverse"],
+            bleu_tokenizer=bleu_tokenizer,
         )
+        return task, params
 
 
-def count_work(config: Config) -> ModelCounts:
-    """Table of tokens in front of the encoder, decoder with tied weights behind it."""
-    task, model = config["task"], config["model"]
-    vocabulary_size, source, target = (task[key] for key in _SIZES)
-    width, inner, blocks = (model[k] for k in ("width", "feed_forward_width", "decoder_blocks"))
-    return ModelCounts(
-        sequence=source,
-        target_tokens=target,
-        embedding_parameters=counts.embedding_parameters(vocabulary_size, width),
-        decoder_parameters=counts.decoder_parameters(vocabulary_size, width, inner, blocks),
-        embed_flops=counts.embedding_flops(source, width),
-        decoder_flops=counts.decoder_flops(
-            source_length=source,
-            target_length=target,
-            width=width,
-            feed_forward_width=inner,
-            blocks=blocks,
-            vocabulary_size=vocabulary_size,
-            rematerialise=model["rematerialise"],
-        ),
-    )
-
-
-def load(folder: Path) -> Predictor:
-    """A trained translator."""
-    from collapipe_jax.learning.tasks import translator  # which needs this module
-
-    return translator.Translator(folder)
-
-
-TRANSLATION = Task(
-    score_name="BLEU",
-    make_sizes=make_sizes,
-    make_objective=Translation.from_config,
-    read_corpus=Translation.read_corpus,
-    count_work=count_work,
-    load=load,
-    reads=frozenset(
-        {"task.reverse", "evaluation.bleu_tokenizer", *(f"task.{key}" for key in _OF_FILES)}
-    ),
-)
+def _check_beams(beams: int) -> None:
+    if beams < 1:
+        raise InputError("--beams", beams, "not positive", "Give 1 or more")

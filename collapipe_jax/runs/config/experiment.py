@@ -29,7 +29,7 @@ from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.sampling import split_samples
-from collapipe_jax.learning.tasks.task import Objective, Task
+from collapipe_jax.learning.tasks.task import Task
 from collapipe_jax.runs.config.checks import check_needs, check_values
 from collapipe_jax.runs.config.default import KEYS, Config
 from collapipe_jax.runs.config.keys import Key
@@ -48,7 +48,7 @@ class Experiment:
 
     config: dict[str, Any]  # nested, as it is saved
     corpus: Any  # what the task read; None where it reads no files
-    objective: Objective
+    task: Task
     cluster_indices: list[np.ndarray]
     cluster_weight: np.ndarray
     optimizers: Optimizers
@@ -57,11 +57,6 @@ class Experiment:
     erasure_law: ErasureLaw
     system: EdgeSystem
     policy: Policy
-
-    @property
-    def task(self) -> Task:
-        """The kind of task."""
-        return find_task(self.config["task"]["kind"])
 
     @functools.cached_property
     def account(self) -> Account | None:
@@ -74,7 +69,7 @@ class Experiment:
         privacy = privacy_rules(self.config, self.account, self.cluster_weight)
         shared = {
             "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
-            "model": self.objective.model,
+            "model": self.task.model,
             "optimizers": self.optimizers,
             "rules": dataclasses.replace(self.rules, **privacy),
         }
@@ -116,17 +111,17 @@ def build_experiment(
     """
     same = next((one for one in like if _has_same_samples(one.config, config)), None)
     config, corpus = _check(config, unknown, same)
-    task, training = find_task(config.task.kind), config.training
+    training = config.training
     optimizers = build_optimizers(config)
     build_system(config)  # before the long work on the corpus
     if same is not None:
-        objective = same.objective
+        task = same.task
     else:
-        objective = task.make_objective(config, *([corpus] if task.read_corpus else []))
+        task = find_task(config.task.kind).from_config(config, corpus)
     cluster_indices = split_samples(
         seed_of(config, "task"),
         config.task.split,
-        objective.data.split_keys,
+        task.data.split_keys,
         config.network.clusters,
         config.task.concentration,
         minimum=training.batch,
@@ -136,7 +131,7 @@ def build_experiment(
     return Experiment(
         config=config.to_dict(),
         corpus=corpus,
-        objective=objective,
+        task=task,
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
@@ -185,7 +180,7 @@ def _check(
         task = find_task(fine["task.kind"])
         if same is not None:
             corpus = same.corpus
-        elif task.read_corpus:
+        else:
             corpus = task.read_corpus(partial)
     config = ConfigDict(unflatten_dict(fine, sep="."))
     if corpus is not None and "task.labels" in task.reads:

@@ -38,7 +38,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
             style.say_empty(axes, "no evaluation yet")
     # Axes and legend.
     task = find_task(records[0].config["task"]["kind"])
-    panels[0, 0].set_ylabel(task.score_label)
+    panels[0, 0].set_ylabel(task.score_label())
     panels[1, 0].set_ylabel("Loss [nats/prediction]")
     panels[0, 0].set_ylim(bottom=0.0)
     style.round_axis(panels[1, 0])

@@ -36,7 +36,7 @@ def draw(races: Sequence[Sequence[Run]]) -> Figure:
             axes.set_title(f"{task}, seed {seed}", loc="left")
         for axes in row[len(drawn) :]:
             axes.set_visible(False)
-        row[0].set_ylabel(find_task(task).score_label)
+        row[0].set_ylabel(find_task(task).score_label())
         row[0].set_ylim(bottom=0.0)
     handles = style.policy_handles(names)
     if any(np.isfinite(run.record.constants["baseline_score"]) for race in races for run in race):

@@ -53,7 +53,7 @@ def draw(found: "xarray.Dataset") -> Figure:
     for point in colors:
         _draw_progress(right, values[:, point], labels[point], colors[point])
     style.round_axis(right)
-    right.set_ylabel(task.score_label)
+    right.set_ylabel(task.score_label())
     seeds = f"mean of {len(values)} seeds" if len(values) > 1 else "one seed"
     left.set_title(f"{seeds}, {len(labels)} points", loc="left")
     right.set_title(f"the best {best.size}" if best.size < len(labels) else "", loc="left")

@@ -23,7 +23,7 @@ class Run(NamedTuple):
     rate: float  # multiple of the configured learning rates
     seed: int  # of network, split and initial model
     folder: str  # its workdir below that of the race
-    headline: str  # the test score of the objective, a key of the summary
+    headline: str  # the test score of the task, a key of the summary
     summary: dict[str, Any]  # its test scores and means
     record: RunRecord  # its history
 
@@ -34,7 +34,7 @@ class Run(NamedTuple):
         return float(scores[self.summary.get("best_round", -1)])
 
     @property
-    def task(self) -> Task:
+    def task(self) -> type[Task]:
         """The kind of task."""
         return find_task(self.record.config["task"]["kind"])
 

@@ -142,7 +142,7 @@ class _Course:
             for name, rate, experiment in self._entrants(pairs, seed):
                 folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
                 folder += f"_seed{seed}" if seed != self.config.seed else ""
-                headline = experiment.objective.headline
+                headline = experiment.task.headline
                 entry = {"policy": name, "rate": rate, "seed": seed}
                 entries.append(entry | {"folder": folder, "headline": headline})
                 experiments.append(experiment)

@@ -58,7 +58,7 @@ def train_centrally(experiments: Sequence[Experiment], console: Console) -> list
         learning.advance([central_rounds(experiment, numbers) for experiment in experiments])
         for run, experiment in enumerate(experiments if end in scored else ()):
             params = learning.state(run).scored_params
-            score = float(experiment.objective.validation_score(params))
+            score = float(experiment.task.validate(params)[1])
             if best[run] is None or merit(score) > best_merit[run]:
                 # Learning gives up the arrays of its state.
                 best[run] = CentralRun(jax.tree.map(np.array, params), score)
@@ -89,7 +89,7 @@ def central_learner(experiment: Experiment) -> PipelineLearner:
     decoder, average = experiment.optimizers.decoder, make_optimizer("sgd", 1.0)
     return PipelineLearner(
         cluster_weight=jnp.ones(1),
-        model=experiment.objective.model,
+        model=experiment.task.model,
         optimizers=Optimizers(client=decoder, decoder=decoder, server=average),
         rules=Rules(server_average=experiment.rules.server_average),
     )

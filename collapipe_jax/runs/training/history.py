@@ -109,7 +109,7 @@ def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
         "divergence_target": np.asarray(problem.control.divergence_target),
         "memory_limit_bytes": np.asarray(problem.compute.memory_bytes),
         "reference_latency_s": np.asarray(problem.control.reference_latency_s),
-        "baseline_score": np.asarray(experiment.objective.baseline_score(), np.float32),
+        "baseline_score": np.asarray(experiment.task.trivial_score(), np.float32),
     }
 
 
@@ -121,7 +121,7 @@ def summarise(
     budget_j, target = np.asarray(control.energy_budget_j), np.asarray(control.divergence_target)
     return {
         "policy": experiment.config["policy"]["name"],
-        **experiment.objective.test(params),
+        **experiment.task.test(params),
         "simulated_time_s": float(history["simulated_time_s"][-1]),
         "mean_latency_s": float(history["latency_s"].mean()),
         "mean_compute_latency_s": float(history["compute_latency_s"].mean()),

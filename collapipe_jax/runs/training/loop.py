@@ -279,7 +279,7 @@ def _program(experiment: Experiment) -> Hashable:
     if isinstance(learner, DataParallelLearner):
         learner = dataclasses.replace(learner, max_samples=0)
     leaves, structure = jax.tree.flatten(learner)
-    samples = jax.tree.leaves(experiment.objective.data.train)
+    samples = jax.tree.leaves(experiment.task.data.train)
     shapes = tuple(np.shape(leaf) for leaf in leaves), tuple(leaf.shape[1:] for leaf in samples)
     problem = experiment.system.mean_problem
     network = problem.clusters, problem.devices

@@ -96,9 +96,9 @@ def initial_run_state(experiment: Experiment) -> RunState:
 def initial_params(experiment: Experiment) -> Params:
     """Parameters before the first round: fresh or pretrained ones, and adapters."""
     learning_key, adapter_key = jax.random.split(run_key(experiment, 1, "model"))
-    objective = experiment.objective
-    params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
-    return add_adapters(adapter_key, params, objective.model.sizes.adapters)
+    task = experiment.task
+    params = task.starting_params(_fresh_params(learning_key, model=task.model))
+    return add_adapters(adapter_key, params, task.model.sizes.adapters)
 
 
 _fresh_params = quick_jit(lambda key, model: model.init(key), static_argnames="model")
@@ -202,7 +202,7 @@ class OngoingRun:
             rows = (dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True))
             write_text(self.folder / _METRICS, "".join(map(metrics_line, rows)))
             (self.folder / BREAKDOWN).unlink(missing_ok=True)
-            self.experiment.objective.save(self.folder)
+            self.experiment.task.save(self.folder)
 
         hosts.on_first(write)
         if self.experiment.config["tensorboard"] and hosts.is_first():
@@ -320,11 +320,11 @@ class OngoingRun:
 
     def _export(self, params: Params) -> None:
         """Write the model with its adapters in its weights, and the adapters alone."""
-        objective = self.experiment.objective
-        adapters = objective.model.sizes.adapters
+        task = self.experiment.task
+        adapters = task.model.sizes.adapters
         if adapters is not None:
-            objective.export_adapters(params, self.folder / "adapters")
-        objective.export(fuse(params, adapters), self.folder / "model")
+            task.export_adapters(params, self.folder / "adapters")
+        task.export(fuse(params, adapters), self.folder / "model")
         if (self.folder / "model").is_dir():  # a task of one's own may export nothing
             seal_model(self.folder / "model")
 
@@ -342,7 +342,7 @@ class OngoingRun:
         due = params if params and self._is_due(index, evaluation["every_rounds"]) else None
         if due is not None:
             scored = due(scored=True)
-            loss, score = map(np.float32, self.experiment.objective.validate(scored))
+            loss, score = map(np.float32, self.experiment.task.validate(scored))
             if self._best is not None and self._merit(score) > self.history.best_merit:
                 self._best = _copied(split(scored)[0])
             if evaluation["by_cluster"]:
@@ -387,8 +387,8 @@ def cluster_scores(experiment: Experiment, params: Params) -> np.ndarray:
     the cluster's samples. Keys that validation lacks count nowhere; a cluster that has no others
     has no score.
     """
-    scores, keys = experiment.objective.sample_scores(params)
-    own = experiment.objective.data.split_keys
+    scores, keys = experiment.task.sample_scores(params)
+    own = experiment.task.data.split_keys
     names, place, counts = np.unique(keys, return_inverse=True, return_counts=True)
     means = np.bincount(place, scores) / counts
     found = []
@@ -406,7 +406,7 @@ def estimate_bound(experiment: Experiment, params: Params, index: int) -> Metric
         estimate_batches(experiment, index),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
         run_key(experiment, 3),
-        model=experiment.objective.model,
+        model=experiment.task.model,
     )
     return {name: np.asarray(value) for name, value in constants._asdict().items()}
 

@@ -55,10 +55,10 @@ def round_batches(experiment: Experiment, index: int) -> Batch:
     training, indices = experiment.config["training"], experiment.cluster_indices
     seed, sizes = experiment.config["seed"], (training["local_steps"], training["batch"])
     if training["length_buckets"] > 1:
-        rows = sample_round_by_length(seed, indices, experiment.objective.filled, index, *sizes)
+        rows = sample_round_by_length(seed, indices, experiment.task.filled, index, *sizes)
     else:
         rows = sample_round(seed, indices, index, *sizes)
-    return experiment.objective.draw(rows, (experiment.config["seed"], index))
+    return experiment.task.draw(rows, (experiment.config["seed"], index))
 
 
 def estimate_batches(experiment: Experiment, index: int) -> Batch:
@@ -70,4 +70,4 @@ def estimate_batches(experiment: Experiment, index: int) -> Batch:
     after_training = training["rounds"] * training["local_steps"]
     sizes = after_training + index, _ESTIMATE_BATCHES, training["batch"]
     rows = sample_round(experiment.config["seed"], experiment.cluster_indices, *sizes)
-    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.data.train)
+    return jax.tree.map(lambda leaf: leaf[rows], experiment.task.data.train)

@@ -50,7 +50,7 @@ def trained(monkeypatch):
             folder.mkdir(exist_ok=True)
             scores = {"test_bleu_copy": 1.0, "simulated_time_s": 5.0}
             score = 20.0 + experiment.config["seed"]
-            write_json(folder / "summary.json", {"test_bleu_greedy": score, **scores})
+            write_json(folder / "summary.json", {"test_bleu": score, **scores})
 
     def centrally(experiments, console):
         asked.extend(("central", own.config["seed"], rate(own)) for own in experiments)
@@ -63,7 +63,7 @@ def trained(monkeypatch):
         summary = json.loads((workdir / "summary.json").read_text())
         return Loaded(**entry, summary=summary, record=None)
 
-    test = {"test_bleu_greedy": 18.0, "bleu_signature": "case:mixed", "dropped_pairs": {}}
+    test = {"test_bleu": 18.0, "bleu_signature": "case:mixed", "dropped_pairs": {}}
     monkeypatch.setattr(shards, "train_together", together)
     monkeypatch.setattr(central_gap, "train_centrally", centrally)
     monkeypatch.setattr(central_gap, "load_entry", load)

@@ -155,7 +155,7 @@ def model(run):
     """A tagger, so that a sample has several predictions; it is not to draw dropout."""
     experiment = run[0]
     params = initial_run_state(experiment).learning.params
-    assert experiment.objective.model.sizes.dropout_rate > 0.0
+    assert experiment.task.model.sizes.dropout_rate > 0.0
     return experiment, params, jnp.asarray(experiment.cluster_weight, jnp.float32)
 
 
@@ -180,7 +180,7 @@ def test_a_model_against_the_formulas_written_out(model, gradient_by_hand):
     batches = estimate_batches(experiment, 7)
     gradients = [[gradient_by_hand(params, batches, j, n) for j in range(8)] for n in range(2)]
     gradients = np.array(gradients, float)
-    found = estimate_constants(params, batches, shares, KEY, model=experiment.objective.model)
+    found = estimate_constants(params, batches, shares, KEY, model=experiment.task.model)
     weights = np.asarray(shares, float)
     variance = gradients.var(axis=1, ddof=1).sum(-1)  # of a mini-batch of 4
     mean = gradients.mean(1)
@@ -200,7 +200,7 @@ def test_curvature_of_a_model_against_differences_of_gradients(model, gradient_b
     """The backward passes that layers write themselves are differentiated too."""
     experiment, params, shares = model
     batches = estimate_batches(experiment, 8)
-    found = estimate_constants(params, batches, shares, KEY, model=experiment.objective.model)
+    found = estimate_constants(params, batches, shares, KEY, model=experiment.task.model)
     flat, unravel = jax.flatten_util.ravel_pytree(params)
 
     def gradient(at):
@@ -219,7 +219,7 @@ def test_new_values_cost_no_compilation(model):
     moved = jax.tree.map(lambda leaf: 0.5 * leaf, params)
     rest = estimate_batches(experiment, 9), shares[::-1], jax.random.key(8)
     with compiles(estimate_constants, 0):
-        found = estimate_constants(moved, *rest, model=experiment.objective.model)
+        found = estimate_constants(moved, *rest, model=experiment.task.model)
     assert estimate_constants._cache_size() == 1
     assert all(np.isfinite(value) for value in found)
 
@@ -281,7 +281,7 @@ def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
     assert first.shape[:3] == (8, 2, 4)
     assert not np.array_equal(first, later)
     for cluster, indices in enumerate(experiment.cluster_indices):
-        own = {tuple(row) for row in experiment.objective.data.train.token_ids[indices]}
+        own = {tuple(row) for row in experiment.task.data.train.token_ids[indices]}
         assert {tuple(row) for row in first[:, cluster].reshape(32, -1)} <= own
 
 

@@ -112,7 +112,7 @@ def test_one_f_one_b_shares_a_round_in_less_memory_than_gpipe():
 
 def test_copies_lie_by_cluster_and_their_blocks_by_stage():
     experiment = make_experiment("static_pipeline", 2, 4, 4)
-    params = jax.eval_shape(experiment.objective.model.init, jax.random.key(0))
+    params = jax.eval_shape(experiment.task.model.init, jax.random.key(0))
     state = jax.eval_shape(experiment.learner.init, params)
     places = state_shardings(state, make_pipeline_mesh(2, 4))
     for path, place in jax.tree.leaves_with_path(places):
@@ -131,7 +131,7 @@ def test_the_largest_mesh_that_divides_copies_and_examples(devices, copies, exam
 
 def test_blocks_lie_on_all_devices_and_those_of_copies_on_the_rest():
     experiment = make_experiment("static_pipeline", 2, 1, 4)
-    params = jax.eval_shape(experiment.objective.model.init, jax.random.key(0))
+    params = jax.eval_shape(experiment.task.model.init, jax.random.key(0))
     state = jax.eval_shape(experiment.learner.init, params)
     places = state_shardings(state, device_mesh(jax.devices(), 2, 4))
     for path, place in jax.tree.leaves_with_path(places):

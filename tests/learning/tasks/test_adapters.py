@@ -10,7 +10,7 @@ from support import tiny_corpora, tiny_run
 import collapipe_jax as cp
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.adapters import split
-from collapipe_jax.learning.models.bert import LabelledBatch, logits
+from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilities, logits
 from collapipe_jax.learning.models.pretrained import load_bert, save_bert
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
@@ -34,7 +34,7 @@ def config(tmp_path_factory):
     config.task.update({"source_length": 12} | tiny_corpora.write_sets(folder, "classification"))
     experiment = build_experiment(config)
     start = initial_run_state(experiment).learning.params
-    experiment.objective.export(start, folder / "model")
+    experiment.task.export(start, folder / "model")
     config.model.pretrained = str(folder / "model")
     config.update_from_flattened_dict(ADAPTERS)
     return config
@@ -71,11 +71,12 @@ def test_the_base_stays_and_adapters_move(whole):
 
 def test_every_model_on_file_is_the_trained_one(whole):
     experiment, folder, trained = whole
-    token_ids = experiment.objective.data.test.token_ids
-    expected = logits(experiment.objective.model, trained.params, LabelledBatch(token_ids, None))
+    token_ids = experiment.task.data.test.arrays.token_ids
+    expected = logits(experiment.task.model, trained.params, LabelledBatch(token_ids, None))
     expected = jax.nn.softmax(expected)
     for name in (".", "model", "adapters"):
-        found = cp.load(folder / name).probabilities(token_ids)
+        model, batch = cp.load(folder / name), LabelledBatch(token_ids, None)
+        found = label_probabilities(model.task.model, model.params, batch)
         np.testing.assert_allclose(found, expected, atol=1e-5)
     adapters = (folder / "adapters/adapter_model.safetensors").stat().st_size
     assert adapters < 0.4 * (folder / "model/model.safetensors").stat().st_size

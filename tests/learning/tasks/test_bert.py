@@ -43,9 +43,9 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     experiment = build_experiment(config)
     record = train(experiment, tmp_path / "run").record
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    objective = experiment.objective
+    objective = experiment.task
     # Half of the texts, and a metal on its own tells not whether it goes on from another.
-    assert 40.0 < summary[objective.baseline] < 70.0
+    assert 40.0 < summary[objective.trivial_headline] < 70.0
     assert 40.0 < record.constants["baseline_score"] < 70.0
     assert summary[objective.headline] > 95.0
     assert summary["test_loss"] < 0.5
@@ -54,7 +54,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     sizes, params = load_bert(tmp_path / "run/model")
     assert sizes.positions == 12
     vocabulary = (tmp_path / "run/model/vocab.txt").read_text().split("\n")[:-1]
-    assert vocabulary == list(objective.data.wordpiece.pieces)
+    assert vocabulary == list(objective.data.tokenizer.pieces)
     assert (tmp_path / "run/vocab.txt").read_text().split("\n")[:-1] == vocabulary
     tokenizer = json.loads((tmp_path / "run/model/tokenizer_config.json").read_text())
     assert tokenizer["do_lower_case"] == config.task.lowercase
@@ -65,15 +65,15 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     start = initial_run_state(again).learning.params
     for name in ("embedding", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, start[name], params[name])
-    assert again.objective.data.wordpiece.pieces == objective.data.wordpiece.pieces
-    found = objective.predict(start, objective.data.train)
+    assert again.task.data.tokenizer.pieces == objective.data.tokenizer.pieces
+    found = objective.likeliest(start, objective.data.train)
     assert found.shape == objective.data.train.labels.shape
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(config, tmp_path):
     experiment = build_experiment(config)
-    params = experiment.objective.model.init(jax.random.key(0))
-    experiment.objective.export(params, tmp_path / "bert")
+    params = experiment.task.model.init(jax.random.key(0))
+    experiment.task.export(params, tmp_path / "bert")
     config.model.pretrained = str(tmp_path / "bert")
     for name, value, remedy in (
         ("model.width", 32, "Set it to 16"),
@@ -106,7 +106,9 @@ def test_a_head_and_a_missing_pooler_stay_fresh():
     fresh = {"embedding": 1, "encoder": 2, "decoder": {"pooler": 3, "head": 4}}
 
     def start_from(pretrained, fresh):
-        return Tagging(model=None, data=None, pretrained=pretrained).starting_params(fresh)
+        return Tagging(model=None, data=None, length=0, pretrained=pretrained).starting_params(
+            fresh
+        )
 
     assert start_from(None, fresh) is fresh
     body = {"embedding": 5, "encoder": 6}
@@ -119,8 +121,8 @@ def test_a_head_and_a_missing_pooler_stay_fresh():
 def test_export_refuses_what_the_layout_cannot_hold(config, tmp_path):
     """A pre-norm stack is no BERT."""
     experiment = build_experiment(config)
-    params = experiment.objective.model.init(jax.random.key(0))
-    sizes = experiment.objective.model.sizes
+    params = experiment.task.model.init(jax.random.key(0))
+    sizes = experiment.task.model.sizes
     with pytest.raises(InputError, match="norm"):
         save_bert(tmp_path / "x", dataclasses.replace(sizes, norm="pre"), params)
 
@@ -142,9 +144,10 @@ def test_mini_batches_are_cut_anew_in_every_round(config):
     if config.task.kind == "classification":
         np.testing.assert_array_equal(after.labels, before.labels)
     # What is judged is cut as ever.
-    for part in ("train", "validation", "test"):
-        ours, theirs = (getattr(one.objective.data, part).token_ids for one in (whole, cut))
-        np.testing.assert_array_equal(ours, theirs)
+    jax.tree.map(np.testing.assert_array_equal, whole.task.data.train, cut.task.data.train)
+    for part in ("validation", "test"):
+        ours, theirs = (getattr(one.task.data, part).arrays for one in (whole, cut))
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 def test_all_sizes_that_differ_from_a_pretrained_model_are_named():

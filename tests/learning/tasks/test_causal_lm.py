@@ -21,10 +21,9 @@ from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer, train_byte_p
 from collapipe_jax.learning.tasks.causal_lm import (
     LanguageModelling,
     bits_per_byte,
-    make_sizes,
+    count_bytes,
     perplexity,
 )
-from collapipe_jax.learning.tasks.text_generator import TextGenerator
 from collapipe_jax.learning.tasks.trained_model import seal_model
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
@@ -133,8 +132,8 @@ def test_other_tasks_refuse_its_keys():
 
 def test_invented_sentences_are_split():
     data = LanguageModelling.load_data(get_config())
-    assert len(data.validation.token_ids) >= 20
-    assert len(data.test.token_ids) >= 30
+    assert len(data.validation.arrays.token_ids) >= 20
+    assert len(data.test.arrays.token_ids) >= 30
     with pytest.raises(InputError, match="none are left"):
         LanguageModelling.load_data(changed("task.pairs", 50, get_config()))
 
@@ -151,7 +150,7 @@ def test_training_lowers_perplexity_and_a_round_is_priced(quick_compilation, tmp
     assert score[known][-1] < 300.0
     workload = experiment.system.mean_problem.workload
     assert workload.target_bits == 20 * experiment.config["payload"]["token_bits"]
-    sizes = experiment.objective.model.sizes
+    sizes = experiment.task.model.sizes
     assert (sizes.key_value_heads, sizes.head_size, sizes.positions) == (1, 8, 20)
 
 
@@ -159,17 +158,17 @@ def test_scores_are_those_of_their_definitions(exported):
     objective, params, _ = exported
     data, summary = objective.data, objective.test(params)
     loss, score = objective.validate(params)
-    assert score == objective.validation_score(params) == pytest.approx(math.exp(loss))
-    assert objective.baseline_score() < 300.0 < score
+    assert score == objective.validate(params)[1] == pytest.approx(math.exp(loss))
+    assert objective.trivial_score() < 300.0 < score
     counts = Counter(data.train.token_ids[:, 1:].ravel().tolist())
     total = sum(counts[piece] + 1 for piece in range(300))
-    pieces = [piece for piece in data.test.token_ids[:, 1:].ravel() if piece != NOTHING]
+    pieces = [piece for piece in data.test.arrays.token_ids[:, 1:].ravel() if piece != NOTHING]
     bits = [-math.log2((counts[piece] + 1) / total) for piece in pieces]
     assert summary["test_perplexity_unigram"] == pytest.approx(2 ** np.mean(bits))
     assert summary["test_tokens"] == len(pieces)
     assert summary["test_perplexity"] == pytest.approx(math.exp(summary["test_loss"]))
     in_bits = summary["test_loss"] * len(pieces) / math.log(2)
-    assert summary["test_bits_per_byte"] == pytest.approx(in_bits / data.test_bytes)
+    assert summary["test_bits_per_byte"] == pytest.approx(in_bits / count_bytes(data.test.text))
     assert perplexity(1e4) == math.inf
     assert bits_per_byte(math.log(2), 16, 8) == pytest.approx(2.0)
 
@@ -185,10 +184,13 @@ def test_the_model_is_loaded_scored_and_continues_texts(exported, tmp_path):
     drawn = [model.predict(texts, temperature=2.0, seed=seed) for seed in (0, 1)]
     assert drawn[0] != drawn[1]
     assert model.predict([]) == []
-    assert model.record(said[0]) == {"continuation": said[0]}
-    assert model.line("a\nb") == "a b"
+    assert model.task.record(said[0]) == {"continuation": said[0]}
+    assert model.task.line("a\nb") == "a b"
     lines = ["the old cat", "a king saw the dog"]
-    scores, pieces = model.evaluate(write(tmp_path, "test.txt", lines)), model.tokenizer.rows
+    scores, pieces = (
+        model.evaluate(write(tmp_path, "test.txt", lines)),
+        model.task.data.tokenizer.rows,
+    )
     assert (scores["texts"], scores["tokens"]) == (2, (pieces(lines, 99)[:, 1:] != NOTHING).sum())
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
 
@@ -251,7 +253,7 @@ def test_a_pretrained_model_is_a_start(tmp_path, tokenizer):
     config.task.vocabulary_size = 40
     objective = LanguageModelling.from_config(config)
     assert objective.model.sizes.initial_deviation == 0.5
-    assert make_sizes(config).rotary_base == objective.model.sizes.rotary_base
+    assert LanguageModelling.make_sizes(config).rotary_base == objective.model.sizes.rotary_base
     start = objective.starting_params({})
     np.testing.assert_array_equal(start["embedding"]["word"], start["decoder"]["word"])
     objective.export(start, tmp_path / "out")
@@ -298,11 +300,12 @@ def test_no_number_behind_the_pieces_is_drawn(tmp_path):
     model, begin = letters()
     folder = shutil.copytree(FOLDERS["llama"], tmp_path / "model")
     model.save(str(folder / "tokenizer.json"))
-    generator = TextGenerator(folder)
-    assert generator.tokenizer.is_piece(40).sum() == 27
+    generator, params = LanguageModelling.load(folder)
+    tokenizer = generator.data.tokenizer
+    assert tokenizer.is_piece(40).sum() == 27
     drawn = []
-    generator.tokenizer.continuation = lambda prompt, new: drawn.extend(new) or ""
-    generator.predict(["abc"] * 40, tokens=12, temperature=50.0)
+    tokenizer.continuation = lambda prompt, new: drawn.extend(new) or ""
+    generator.predict(params, ["abc"] * 40, tokens=12, temperature=50.0)
     assert {begin, *range(3, 29)} >= {int(number) for number in drawn}
     assert len(set(drawn)) > 20
 

@@ -55,7 +55,7 @@ def load(folder, **changes):
 def texts(data, arrays):
     """Texts again, but for spaces."""
     return [
-        "".join(data.wordpiece.pieces[i] for i in row if i > 3).replace("##", "")
+        "".join(data.tokenizer.pieces[i] for i in row if i > 3).replace("##", "")
         for row in arrays.token_ids
     ]
 
@@ -65,26 +65,27 @@ def test_arrays_hold_texts_and_sorted_classes(files):
     assert data.labels == ("block card", "light on", "pay bill")
     assert data.train.token_ids.shape == (24, 32)
     assert data.train.labels.tolist() == [1] * 12 + [2] * 8 + [0] * 4
-    assert data.test.labels.tolist() == [1, 2, 0, 2]
-    assert texts(data, data.validation) == ["dolightonnow", "dopaybillnow", "doblockcardnow"]
+    assert data.test.arrays.labels.tolist() == [1, 2, 0, 2]
+    assert texts(data, data.validation.arrays) == ["dolightonnow", "dopaybillnow", "doblockcardnow"]
     assert np.all(data.train.token_ids[:, 0] == 2)
-    assert list(data.cut.values()) == [0, 0, 0]
-    for arrays in (data.train, data.validation, data.test):
+    assert list(data.counts["cut_texts"].values()) == [0, 0, 0]
+    for arrays in (data.train, data.validation.arrays, data.test.arrays):
         assert arrays.token_ids.dtype == arrays.labels.dtype == np.int32
-    assert 1 in data.test.token_ids[3]  # "z" is no piece
+    assert 1 in data.test.arrays.token_ids[3]  # "z" is no piece
 
 
 def test_long_texts_are_cut_and_counted(files):
     whole, short = load(files), load(files, source_length=6)
-    sizes = [np.sum(a.token_ids != 0, axis=1) for a in (whole.train, whole.validation, whole.test)]
-    assert list(short.cut.values()) == [np.sum(s > 6) for s in sizes]
-    assert short.cut["train"] > 0
+    sets = whole.train, whole.validation.arrays, whole.test.arrays
+    sizes = [np.sum(a.token_ids != 0, axis=1) for a in sets]
+    assert list(short.counts["cut_texts"].values()) == [np.sum(s > 6) for s in sizes]
+    assert short.counts["cut_texts"]["train"] > 0
     assert np.array_equal(short.train.token_ids[:, :5], whole.train.token_ids[:, :5])
 
 
 def test_a_vocabulary_is_learnt_from_the_training_texts_alone(files):
     data = load(files, vocabulary="", vocabulary_size=80)
-    characters = {piece.removeprefix("##") for piece in data.wordpiece.pieces}
+    characters = {piece.removeprefix("##") for piece in data.tokenizer.pieces}
     assert {"p", "1"} <= characters
     assert not {"z", "w"} & characters
 
@@ -98,31 +99,32 @@ def test_keys_are_classes_or_domains(files):
 
 def test_scores_of_samples_have_their_mean_and_the_keys_of_their_classes(files, monkeypatch):
     data = load(files, domains=f"{files}/domains.json")
-    objective = Classification(model=None, data=data)
-    monkeypatch.setattr(Classification, "predict", lambda *_: np.array([1, 0, 0]))
+    objective = Classification(model=None, data=data, length=32)
+    monkeypatch.setattr(Classification, "loss", lambda *_: 0.0)
+    monkeypatch.setattr(Classification, "likeliest", lambda *_: np.array([1, 0, 0]))
     scores, keys = objective.sample_scores({})
     assert scores.tolist() == [100.0, 0.0, 100.0]
-    assert scores.mean() == pytest.approx(objective.validation_score({}))
+    assert scores.mean() == pytest.approx(objective.validate({})[1])
     assert keys.tolist() == [1, 0, 0]  # at home, and twice at the bank
 
 
 def test_validation_can_be_taken_from_training(files):
     whole = load(files)
     data = load(files, validation="", validation_samples=6)
-    assert np.bincount(data.validation.labels).tolist() == [1, 3, 2]
+    assert np.bincount(data.validation.arrays.labels).tolist() == [1, 3, 2]
     assert np.bincount(data.train.labels).tolist() == [3, 9, 6]
-    together = texts(data, data.train) + texts(data, data.validation)
+    together = texts(data, data.train) + texts(data, data.validation.arrays)
     assert sorted(together) == sorted(texts(whole, whole.train))
     other = load(files, validation="", validation_samples=6, seed=1)
-    assert texts(other, other.validation) != texts(data, data.validation)
+    assert texts(other, other.validation.arrays) != texts(data, data.validation.arrays)
     again = load(files, validation="", validation_samples=6)
-    assert np.array_equal(again.validation.token_ids, data.validation.token_ids)
+    assert np.array_equal(again.validation.arrays.token_ids, data.validation.arrays.token_ids)
 
 
 def test_a_part_of_training_is_stratified_and_apart_from_validation(files):
     data = load(files, validation="", validation_samples=6, samples=6)
     assert np.bincount(data.train.labels).tolist() == [1, 3, 2]
-    assert not set(texts(data, data.train)) & set(texts(data, data.validation))
+    assert not set(texts(data, data.train)) & set(texts(data, data.validation.arrays))
     assert len(load(files, samples=99).train.labels) == 24
     assert load(files, samples=1).labels == load(files).labels
 
@@ -193,10 +195,11 @@ def test_the_real_corpora_in_arrays():
         source_length=32,
         **bert,
     )
-    assert [len(a.labels) for a in (data.train, data.validation, data.test)] == [15000, 3000, 4500]
+    sets = data.train, data.validation.arrays, data.test.arrays
+    assert [len(arrays.labels) for arrays in sets] == [15000, 3000, 4500]
     assert np.all(np.bincount(data.train.labels) == 100)
     assert np.all(np.bincount(data.split_keys) == 1500)
-    assert sum(data.cut.values()) < 5
+    assert sum(data.counts["cut_texts"].values()) < 5
     data = load_data(
         Classification,
         train="cls_banking77/train.csv",
@@ -206,13 +209,13 @@ def test_the_real_corpora_in_arrays():
         source_length=64,
         **{**bert, "validation_samples": 1000},
     )
-    assert (len(data.train.labels), len(data.validation.labels)) == (
+    assert (len(data.train.labels), len(data.validation.arrays.labels)) == (
         8997,
         1000,
     )  # 6 repeat a text of validation
-    share = np.bincount(data.validation.labels) / np.bincount(data.train.labels)
+    share = np.bincount(data.validation.arrays.labels) / np.bincount(data.train.labels)
     assert np.all(np.abs(share - 1 / 9) < 0.04)
-    assert np.all(np.bincount(data.test.labels) == 40)
+    assert np.all(np.bincount(data.test.arrays.labels) == 40)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from collapipe_jax.learning.models.masked_lm import MaskedBatch, predict_pieces
 from collapipe_jax.learning.tasks import plain_text
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.plain_text import read_text_sets, read_texts
-from collapipe_jax.learning.tasks.task import held_out_loss
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
 from collapipe_jax.runs.training.ongoing_run import initial_run_state
@@ -44,7 +43,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masked_lm")
     experiment = build_experiment(get_config(folder, "masked_lm"))
     params = initial_run_state(experiment).learning.params
-    experiment.objective.export(params, folder / "model")
+    experiment.task.export(params, folder / "model")
     return experiment, params, folder / "model"
 
 
@@ -68,21 +67,20 @@ def test_a_run_learns_to_find_pieces(tmp_path):
 
 def test_what_is_exported_scores_and_fills_as_in_training(exported):
     experiment, params, folder = exported
-    objective, model = experiment.objective, cp.load(folder)
+    objective, model = experiment.task, cp.load(folder)
     validation = objective.data.validation
     scores = model.evaluate(experiment.config["task"]["validation"], tagged=True)
-    np.testing.assert_allclose(
-        scores["loss"], held_out_loss(params, objective.model, validation), rtol=1e-5
-    )
+    np.testing.assert_allclose(scores["loss"], objective.loss(params, validation), rtol=1e-5)
     found, none = model.predict(["we [MASK] zinc iron [MASK] oslo", "zinc"])
     assert none.pieces == ()
-    ids, _ = model.wordpiece.encode_texts(["we sell zinc iron in oslo"], model.length)
-    ids[0, [2, 5]] = model.wordpiece.pieces.index("[MASK]")
+    wordpiece = model.task.data.tokenizer
+    ids, _ = wordpiece.encode_texts(["we sell zinc iron in oslo"], model.task.length)
+    ids[0, [2, 5]] = wordpiece.pieces.index("[MASK]")
     places = np.array([[2, 5]])
     batch = objective.with_ngrams(MaskedBatch(ids, places, places))
     likeliest = np.asarray(predict_pieces(objective.model, params, batch))[0].argmax(-1)
-    assert [model.wordpiece.pieces[i] for i in likeliest] == list(found.pieces)
-    assert model.line(found).split(" ")[0] == found.pieces[0]
+    assert [wordpiece.pieces[i] for i in likeliest] == list(found.pieces)
+    assert model.task.line(found).split(" ")[0] == found.pieces[0]
 
 
 def test_it_is_a_start_for_tagging_with_every_lever(exported, tmp_path):
@@ -90,11 +88,11 @@ def test_it_is_a_start_for_tagging_with_every_lever(exported, tmp_path):
     config = get_config(tmp_path, "tagging")
     config.model.update({"pretrained": str(folder), "head": "crf"})
     experiment = build_experiment(config)
-    objective = experiment.objective
+    objective = experiment.task
     start, stored = initial_run_state(experiment).learning.params, cp.load(folder).params
     for part in ("embedding", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, start[part], stored[part])
-    assert objective.data.wordpiece.pieces == cp.load(folder).wordpiece.pieces
+    assert objective.data.tokenizer.pieces == cp.load(folder).task.data.tokenizer.pieces
 
     scores = objective.test(start)
     objective.export(start, tmp_path / "model")
@@ -102,10 +100,10 @@ def test_it_is_a_start_for_tagging_with_every_lever(exported, tmp_path):
     found = tagger.evaluate(config.task.test)
     np.testing.assert_allclose(found["span_f1"], scores["test_span_f1"])
     np.testing.assert_allclose(found["loss"], scores["test_loss"], rtol=1e-6)
-    own = objective.predict(start, objective.data.test)
-    marks = objective.data.test.labels != UNLABELLED
-    tags = [tagger.labels[i] for i in own[0, marks[0]]]
-    sentence = objective.data.test_text.sentences[0]
+    own = objective.likeliest(start, objective.data.test.arrays)
+    marks = objective.data.test.arrays.labels != UNLABELLED
+    tags = [tagger.task.data.labels[i] for i in own[0, marks[0]]]
+    sentence = objective.data.test.text.sentences[0]
     assert list(tagger.predict([list(sentence.tokens)])[0].tags) == tags
     assert not any(b.startswith("I-") and a == "O" for a, b in itertools.pairwise(tags))
 
@@ -117,6 +115,7 @@ def test_it_is_a_start_for_tagging_with_every_lever(exported, tmp_path):
 def test_a_vocabulary_that_lost_pieces_is_refused_or_names_the_others(exported, tmp_path):
     _, _, folder = exported
     copy = shutil.copytree(folder, tmp_path / "model")
+    (copy / "tokenizer.json").unlink()  # which would show that vocab.txt was changed
     pieces = (copy / "vocab.txt").read_text().split()
     (copy / "vocab.txt").write_text("\n".join([*pieces[:5], "[MASK]"]))
     (found,) = cp.load(copy).predict(["we [MASK] " * 5])
@@ -133,8 +132,8 @@ def test_masks_are_drawn_anew_by_seed_and_round(exported):
     assert first.token_ids.shape == (2, 2, 4, 12)
     assert (first.labels != later.labels).any()
     # A hidden word shows no n-grams, so they do not tell it.
-    data = experiment.objective.data
-    hidden = first.token_ids == data.wordpiece.pieces.index("[MASK]")
+    data = experiment.task.data
+    hidden = first.token_ids == data.tokenizer.pieces.index("[MASK]")
     assert hidden.any()
     assert not first.ngrams[hidden].any()
 

@@ -74,7 +74,7 @@ def test_two_files_are_enough_to_train(kind, tmp_path):
     config = tiny(kind, **write_files(tmp_path, kind))
     with pytest.warns(InputWarning, match=r"task\.test = "):  # these corpora repeat themselves
         experiment = build_experiment(config)
-    data = experiment.objective.data
+    data = experiment.task.data
     sizes = [len(next(iter(arrays))) for arrays in (data.train, data.validation, data.test)]
     if kind == "translation":  # a tenth of the sources, each with one of its pairs
         assert 45 < sizes[0] <= 54

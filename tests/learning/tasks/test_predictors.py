@@ -15,7 +15,6 @@ from support.tiny_predictors import FOLDERS, TEXTS, peers_logits
 import collapipe_jax as cp
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models import bert
-from collapipe_jax.learning.tasks import bert_predictor
 
 KINDS = list(FOLDERS)
 
@@ -38,7 +37,9 @@ def assert_real_tokens_close(logits, expected, token_ids):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stored_model_gives_what_transformers_computed(models, kind):
     logits, token_ids = expected_logits(kind)
-    ours = np.log(models[kind].probabilities(token_ids))
+    task, params = models[kind].task, models[kind].params
+    batch = bert.LabelledBatch(token_ids, None)
+    ours = np.log(bert.label_probabilities(task.model, params, batch))
     assert_real_tokens_close(ours, np.asarray(jax.nn.log_softmax(logits)), token_ids)
 
 
@@ -46,7 +47,7 @@ def test_texts_get_the_labels_of_the_stored_logits(models):
     logits, _ = expected_logits("classification")
     model, texts = models["classification"], TEXTS["classification"]
     found = model.predict(texts, probabilities=True)
-    assert [each.label for each in found] == [model.labels[i] for i in logits.argmax(-1)]
+    assert [each.label for each in found] == [model.task.data.labels[i] for i in logits.argmax(-1)]
     assert {each.label for each in found[:2]} == {"place", "metal"}
     np.testing.assert_allclose(
         [list(each.probabilities.values()) for each in found], jax.nn.softmax(logits), atol=1e-6
@@ -61,10 +62,10 @@ def test_words_get_the_tags_of_the_stored_logits(models):
     model, texts = models["tagging"], TEXTS["tagging"]
     for text, row, ids in zip(texts, logits, token_ids, strict=True):
         (found,) = model.predict([text])
-        pieces = model.wordpiece.encode_words(found.words)
+        pieces = model.task.data.tokenizer.encode_words(found.words)
         starts = np.cumsum([1, *map(len, pieces)])[:-1]
         fits = starts < np.sum(ids != 0) - 1
-        tags = [model.labels[i] for i in row[starts[fits]].argmax(-1)]
+        tags = [model.task.data.labels[i] for i in row[starts[fits]].argmax(-1)]
         assert list(found.tags[: len(tags)]) == tags
         assert model.predict([list(found.words)])[0].tags == found.tags
     (found,) = model.predict(texts[:1])
@@ -83,7 +84,7 @@ def test_characters_are_those_of_the_text(models):
     ]
     assert ("Metal", "ZINC  lead") in [each[:2] for each in found.entities]
     assert ("Place", "oslo") in [each[:2] for each in found.entities]
-    assert models["tagging"].line(found).startswith("10-20 Metal ZINC lead\t")
+    assert models["tagging"].task.line(found).startswith("10-20 Metal ZINC lead\t")
 
 
 def test_a_long_text_is_tagged_to_its_end(models):
@@ -98,7 +99,7 @@ def test_any_number_of_texts_in_one_compilation(models, kind):
     model = models[kind]
     assert model.predict([]) == []
     (one,) = model.predict(TEXTS[kind][:1])
-    with compiles(bert.predict, 0), compiles(bert_predictor._probabilities, 0):
+    with compiles(bert.predict, 0), compiles(bert.label_probabilities, 0):
         found = model.predict(TEXTS[kind][:1] * 70)
     assert [each[:1] for each in found] == [one[:1]] * 70
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,16 +13,42 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.learning.tasks import bert
 from collapipe_jax.learning.tasks.registry import TASKS
-from collapipe_jax.learning.tasks.task import Objective, Task
+from collapipe_jax.learning.tasks.task import ScoredSet, Task, TaskData
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
 
 
-class Parities(NamedTuple):
-    train: LabelledBatch
-    validation: LabelledBatch
-    test: LabelledBatch
-    split_keys: np.ndarray
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parity(Task):
+    score_name: ClassVar[str] = "right parities"
+    score_key: ClassVar[str] = "parity"
+    trivial_key: ClassVar[str] = "parity_guessed"
+    reads: ClassVar[frozenset[str]] = frozenset({"task.labels"})
+    needs: ClassVar[dict[str, str]] = {"task.labels": "Give 2"}
+
+    @classmethod
+    def make_sizes(cls, config):
+        return bert.make_sizes(config)
+
+    @classmethod
+    def count_work(cls, config):
+        return bert.count_work(config, pools=True)
+
+    @classmethod
+    def from_config(cls, config, corpus=None):
+        train, validation, test = map(make_parities, (40, 10, 10), range(3))
+        sets = {"validation": ScoredSet(validation), "test": ScoredSet(test)}
+        model = BertWithHead(sizes=bert.make_sizes(config), labels=2, pools=True)
+        data = TaskData(train=train, split_keys=train.labels, **sets)
+        return cls(model=model, data=data)
+
+    def score(self, params, samples):
+        found = predict(self.model, params, samples.arrays)
+        right = 100.0 * float(np.mean(found == samples.arrays.labels))
+        return {"parity": right, "loss": self.loss(params, samples)}
+
+    def trivial(self, samples):
+        return {"parity_guessed": 50.0}
 
 
 def make_parities(count, seed):
@@ -30,44 +56,9 @@ def make_parities(count, seed):
     return LabelledBatch(ids, ids[:, 0] % 2)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Parity(Objective):
-    headline: ClassVar[str] = "test_parity"
-    baseline: ClassVar[str] = "test_parity_guessed"
-
-    def right(self, params, arrays):
-        found = predict(self.model, params, arrays)
-        return 100.0 * float(np.mean(found == arrays.labels))
-
-    def validation_score(self, params):
-        return self.right(params, self.data.validation)
-
-    def baseline_score(self):
-        return 50.0
-
-    def test(self, params):
-        return {"test_parity": self.right(params, self.data.test), "test_parity_guessed": 50.0}
-
-
-def make_objective(config):
-    sets = [make_parities(count, seed) for seed, count in enumerate((40, 10, 10))]
-    model = BertWithHead(sizes=bert.make_sizes(config), labels=2, pools=True)
-    return Parity(model=model, data=Parities(*sets, split_keys=sets[0].labels))
-
-
-PARITY = Task(
-    score_name="right parities",
-    make_sizes=bert.make_sizes,
-    make_objective=make_objective,
-    count_work=lambda config: bert.count_work(config, pools=True),
-    reads=frozenset({"task.labels"}),
-    needs={"task.labels": "Give 2"},
-)
-
-
 @pytest.fixture
 def config(monkeypatch):
-    monkeypatch.setitem(TASKS, "parity", PARITY)
+    monkeypatch.setitem(TASKS, "parity", Parity)
     config = changed("task.kind", "parity", tiny_run.get_config())
     config.task.update({"labels": 2, "source_length": 3})
     config.training.rounds = 2
@@ -97,8 +88,8 @@ def test_its_keys_are_checked_like_those_of_any_task(config, name, value, remedy
 
 
 def test_a_key_of_a_new_task_is_refused_by_the_others(config, monkeypatch):
-    own = dataclasses.replace(PARITY, reads=PARITY.reads | {"evaluation.estimate_every_rounds"})
-    monkeypatch.setitem(TASKS, "parity", own)
+    reads = Parity.reads | {"evaluation.estimate_every_rounds"}
+    monkeypatch.setattr(Parity, "reads", reads)
     other = changed("evaluation.estimate_every_rounds", 2)
     with pytest.raises(InputError, match="translation does not read it"):
         build_experiment(other)

@@ -18,6 +18,7 @@ from collapipe_jax.learning.tasks.tagging import (
     read_tagged_text,
     word_tags,
 )
+from collapipe_jax.learning.tasks.task import ScoredSet
 
 VOCABULARY = [*SPECIAL_PIECES, "we", "met", "mary", "in", "new", "york", "##er", "##s", "with", "."]
 TRAIN = (
@@ -61,49 +62,45 @@ def test_labels_stand_on_first_subwords(files):
     data = load(files)
     assert data.labels == ("O", "B-person", "I-person", "B-place", "I-place")
     row = ids("[CLS] new york ##er ##s met mary with we [SEP]")
-    assert data.test.token_ids.tolist() == [[*row, 0, 0], ids("[CLS] [UNK] [SEP]") + [0] * 9]
-    assert data.test.labels.tolist() == [
+    assert data.test.arrays.token_ids.tolist() == [[*row, 0, 0], ids("[CLS] [UNK] [SEP]") + [0] * 9]
+    assert data.test.arrays.labels.tolist() == [
         [-1, 3, 4, -1, -1, 0, 1, 0, 0, -1, -1, -1],
         [-1, 0] + [-1] * 10,
     ]
-    for arrays in (data.train, data.validation, data.test):
+    for arrays in (data.train, data.validation.arrays, data.test.arrays):
         assert arrays.token_ids.dtype == arrays.labels.dtype == np.int32
 
 
 def test_windows_end_between_words_and_lose_none(files):
     data = load(files, source_length=5)
-    assert data.test.token_ids.tolist() == [
+    assert data.test.arrays.token_ids.tolist() == [
         ids("[CLS] new [SEP] [PAD] [PAD]"),  # the next word has three pieces
         ids("[CLS] york ##er ##s [SEP]"),
         ids("[CLS] met mary with [SEP]"),
         ids("[CLS] we [SEP] [PAD] [PAD]"),
         ids("[CLS] [UNK] [SEP] [PAD] [PAD]"),
     ]
-    assert data.test_text.sentence_of_window.tolist() == [0, 0, 0, 0, 1]
+    assert data.test.text.sentence_of_window.tolist() == [0, 0, 0, 0, 1]
 
 
 def test_a_word_longer_than_a_window_keeps_its_first_pieces(files):
     data = load(files, source_length=4)
-    assert ids("[CLS] york ##er [SEP]") in data.test.token_ids.tolist()
-    assert np.sum(data.test.labels != -1) == 7
-    assert np.sum(load(files, source_length=3).test.labels != -1) == 7
+    assert ids("[CLS] york ##er [SEP]") in data.test.arrays.token_ids.tolist()
+    assert np.sum(data.test.arrays.labels != -1) == 7
+    assert np.sum(load(files, source_length=3).test.arrays.labels != -1) == 7
 
 
 @pytest.mark.parametrize("length", [3, 4, 5, 12])
 def test_tags_come_back_on_the_words(files, length):
     data = load(files, source_length=length)
-    sets = (
-        (data.train, data.train_text),
-        (data.validation, data.validation_text),
-        (data.test, data.test_text),
-    )
-    for arrays, text in sets:
-        tags = [list(sentence.tags) for sentence in text.sentences]
-        assert word_tags(data.labels, arrays, text, arrays.labels) == tags
+    for samples in (ScoredSet(data.train, data.train_text), data.validation, data.test):
+        arrays = samples.arrays
+        tags = [list(sentence.tags) for sentence in samples.text.sentences]
+        assert word_tags(data.labels, samples, arrays.labels) == tags
         # other fields are not read
         noise = np.where(arrays.labels == -1, 99, 0)
         outside = [["O"] * len(row) for row in tags]
-        assert word_tags(data.labels, arrays, text, noise) == outside
+        assert word_tags(data.labels, samples, noise) == outside
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=30), st.integers(7, 12))
@@ -139,18 +136,18 @@ def test_a_part_of_training_is_drawn_by_seed(files):
 
 def test_a_vocabulary_is_learnt_from_the_training_words_alone(files):
     data = load(files, vocabulary="", vocabulary_size=60)
-    characters = {piece.removeprefix("##") for piece in data.wordpiece.pieces}
+    characters = {piece.removeprefix("##") for piece in data.tokenizer.pieces}
     assert {"w", "y", "."} <= characters
     assert "q" not in characters  # of the test set
     assert "W" not in characters
-    assert "W" in load(files, vocabulary="", vocabulary_size=60, lowercase=False).wordpiece.pieces
+    assert "W" in load(files, vocabulary="", vocabulary_size=60, lowercase=False).tokenizer.pieces
 
 
 def test_names_below_the_data_directory(files, monkeypatch):
     monkeypatch.setenv("COLLAPIPE_DATA", str(files))
     names = {name: name for name in ("train", "validation", "test")}
     data = load(files, **names, vocabulary="vocab.txt")
-    assert np.array_equal(data.test.labels, load(files).test.labels)
+    assert np.array_equal(data.test.arrays.labels, load(files).test.arrays.labels)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +171,7 @@ def test_a_type_that_training_lacks_is_refused(files):
         load(files)
     # an I- tag is known where its type is, seen or not
     (files / "validation").write_text("a\tB-person\nb\tI-person\n")
-    assert load(files).validation.labels[0, :3].tolist() == [-1, 1, 2]
+    assert load(files).validation.arrays.labels[0, :3].tolist() == [-1, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["validation", "test"])
@@ -198,10 +195,10 @@ def test_the_real_corpus():
         lowercase=False,
     )
     assert len(data.labels) == 13
-    assert np.sum(data.test.labels != -1) == 23394
-    assert np.mean(data.test.token_ids == 100) < 0.005
-    tags = word_tags(data.labels, data.test, data.test_text, data.test.labels)
-    train, test = data.train_text.sentences, data.test_text.sentences
+    assert np.sum(data.test.arrays.labels != -1) == 23394
+    assert np.mean(data.test.arrays.token_ids == 100) < 0.005
+    tags = word_tags(data.labels, data.test, data.test.arrays.labels)
+    train, test = data.train_text.sentences, data.test.text.sentences
     assert span_f1(test, tags).value == 100
     assert 0 < span_f1(test, memorised_tags(train, test)).value < 20
 

@@ -103,7 +103,7 @@ def log_likelihoods(params, arrays):
 
 @pytest.mark.usefixtures("small_batches")
 def test_loss_is_the_mean_over_tokens_not_over_batches(params, data):
-    arrays = some(data.test)
+    arrays = some(data.test.arrays)
     log_p, tokens = log_likelihoods(params, arrays)
     loss = held_out_loss(params, MODEL, arrays)
     assert loss == pytest.approx(-log_p.sum() / tokens, rel=1e-5)
@@ -114,7 +114,7 @@ def test_loss_is_the_mean_over_tokens_not_over_batches(params, data):
 
 @pytest.mark.parametrize("batch", [1, 11, 1000])
 def test_loss_does_not_depend_on_the_cut(params, data, monkeypatch, batch):
-    arrays = some(data.test)
+    arrays = some(data.test.arrays)
     monkeypatch.setattr(held_out, "_BATCH", batch)
     log_p, tokens = log_likelihoods(params, arrays)
     assert held_out_loss(params, MODEL, arrays) == pytest.approx(-log_p.sum() / tokens, rel=1e-5)
@@ -122,7 +122,7 @@ def test_loss_does_not_depend_on_the_cut(params, data, monkeypatch, batch):
 
 def test_loss_ignores_dropout_and_smoothing(params, data):
     plain = dataclasses.replace(CONFIG, dropout_rate=0.0, label_smoothing=0.0)
-    arrays = some(data.test, slice(0, BATCH))
+    arrays = some(data.test.arrays, slice(0, BATCH))
     assert held_out_loss(params, MODEL, arrays) == pytest.approx(
         held_out_loss(params, Translator(plain), arrays), rel=1e-6
     )
@@ -131,7 +131,7 @@ def test_loss_ignores_dropout_and_smoothing(params, data):
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("beams", [1, 2])
 def test_translations_stand_in_the_order_of_their_sources(params, data, beams):
-    arrays = some(data.test)
+    arrays = some(data.test.arrays)
     texts = objective(data).translate(params, arrays.source_ids, beams)
     source = jnp.asarray(arrays.source_ids)
     penalty = 0.6 if beams > 1 else 0.0
@@ -143,24 +143,24 @@ def test_translations_stand_in_the_order_of_their_sources(params, data, beams):
 @pytest.mark.usefixtures("small_batches")
 def test_score_of_the_translations_themselves_is_perfect(params, data):
     """A real model scored against what it says, and against what it was asked for."""
-    text = data.test_text
-    said = objective(data).translate(params, some(data.test).source_ids)
-    few = data._replace(
-        test=some(data.test), test_text=text._replace(sources=text.sources[FIRST], references=said)
-    )
-    perfect = objective(few).test(params)
-    assert perfect["test_bleu_greedy"] == pytest.approx(100.0)
-    assert perfect["test_chrf_greedy"] == pytest.approx(100.0)
-    assert "tok:13a" in perfect["bleu_signature"]
-    assert perfect["chrf_signature"].startswith("chrF2|")
+    text = data.test.text
+    said = objective(data).translate(params, some(data.test.arrays).source_ids, 1)
     asked = text._replace(sources=text.sources[FIRST], references=text.references[FIRST])
-    assert objective(few._replace(test_text=asked)).test(params)["test_bleu_greedy"] < 20.0
+    few = data.test._replace(arrays=some(data.test.arrays), text=asked._replace(references=said))
+    perfect = objective(data._replace(test=few)).test(params)
+    assert perfect["test_bleu"] == pytest.approx(100.0)
+    assert perfect["test_chrf"] == pytest.approx(100.0)
+    by_words, by_characters = perfect["test_signatures"]
+    assert "tok:13a" in by_words
+    assert by_characters.startswith("chrF2|")
+    few = few._replace(text=asked)
+    assert objective(data._replace(test=few)).test(params)["test_bleu"] < 20.0
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_perfect_model_and_echo(params, data, monkeypatch):
     """Rows of ids stand for a model; validation and test sentences belong to their rows."""
-    arrays, text = data.test, data.test_text
+    arrays, text, _ = data.test
     row_of = {row.tobytes(): i for i, row in enumerate(arrays.source_ids)}
 
     def reference(params, config, source_ids, *, beams, **_):
@@ -173,10 +173,10 @@ def test_perfect_model_and_echo(params, data, monkeypatch):
     # Every batch with several beams then says one sentence too few: only the greedy score counts.
     monkeypatch.setattr(held_out, "_BATCH", 1)
     told = objective(data).test(params)
-    assert told["test_bleu_greedy"] == pytest.approx(100.0)
+    assert told["test_bleu"] == pytest.approx(100.0)
     alone = dataclasses.replace(objective(data), beams=1).test(params)
     assert alone == {name: value for name, value in told.items() if not name.endswith("_beam")}
     monkeypatch.setattr(translation, "beam_search", lambda *given, **_: (given[2], None))
     echo = objective(data).test(params)
-    assert echo["test_bleu_greedy"] == pytest.approx(echo["test_bleu_copy"])
+    assert echo["test_bleu"] == pytest.approx(echo["test_bleu_copy"])
     assert echo["test_bleu_copy"] == bleu(text.sources, text.references, "13a").value < 50.0

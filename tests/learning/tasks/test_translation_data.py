@@ -46,17 +46,21 @@ def corpus(tmp_path):
     return path
 
 
+def arrays_of(data):
+    return data.train, data.validation.arrays, data.test.arrays
+
+
 def rows_of(arrays):
     return [bytes(row) for row in arrays.source_ids]
 
 
 def test_shapes_and_types(small):
-    for arrays, count in ((small.train, 500), (small.validation, 40), (small.test, 60)):
+    for arrays, count in zip(arrays_of(small), (500, 40, 60), strict=True):
         assert arrays.source_ids.shape == (count, 64)
         assert arrays.target_ids.shape == (count, 73)
         assert arrays.source_ids.dtype == arrays.target_ids.dtype == np.int32
         assert arrays.target_ids.max() < small.tokenizer.model.get_vocab_size() <= 300
-    assert small.dropped == {"empty": 0, "train": 0, "validation": 0, "test": 0}
+    assert small.counts["dropped_pairs"] == {"empty": 0, "train": 0, "validation": 0, "test": 0}
     assert small.split_keys.shape == (500,)
 
 
@@ -72,13 +76,13 @@ def test_rows_are_begin_tokens_end_padding(small, side):
 
 
 def test_arrays_hold_the_sentences_of_the_text(small):
-    for arrays, text in ((small.validation, small.validation_text), (small.test, small.test_text)):
+    for arrays, text, _ in (small.validation, small.test):
         assert tuple(small.tokenizer.decode_batch(arrays.source_ids)) == text.sources
         assert tuple(small.tokenizer.decode_batch(arrays.target_ids)) == text.references
 
 
 def test_no_source_leaks(small):
-    sets = [set(rows_of(arrays)) for arrays in (small.train, small.validation, small.test)]
+    sets = [set(rows_of(arrays)) for arrays in arrays_of(small)]
     assert len(set.union(*sets)) == sum(map(len, sets)) == 600
 
 
@@ -86,18 +90,18 @@ def test_the_same_arguments_give_the_same_arrays(small):
     again, other = load_data(Translation, **SMALL), load_data(Translation, seed=1, **SMALL)
     for one, two in zip(small.train, again.train, strict=True):
         assert np.array_equal(one, two)
-    assert small.test_text == again.test_text
-    assert small.test_text != other.test_text
+    assert small.test.text == again.test.text
+    assert small.test.text != other.test.text
 
 
 def test_reverse_swaps_the_sides(small):
     mirror = load_data(Translation, **{**SMALL, "reverse": True})
-    forward = dict(zip(*small.test_text, strict=True)) | dict(
-        zip(*small.validation_text, strict=True)
+    forward = dict(zip(*small.test.text, strict=True)) | dict(
+        zip(*small.validation.text, strict=True)
     )
-    sources = {source.split()[-1] for source in mirror.test_text.sources}
+    sources = {source.split()[-1] for source in mirror.test.text.sources}
     assert not sources & set(" ".join(forward).split())
-    assert set(" ".join(mirror.test_text.references).split()) & set(" ".join(forward).split())
+    assert set(" ".join(mirror.test.text.references).split()) & set(" ".join(forward).split())
 
 
 def load_file(corpus, **changes):
@@ -107,32 +111,32 @@ def load_file(corpus, **changes):
 
 def test_long_pairs_are_dropped_and_counted_never_cut(corpus):
     whole, short = load_file(str(corpus)), load_file(str(corpus), source_length=8)
-    assert whole.dropped == {"empty": 1, "train": 0, "validation": 0, "test": 0}
-    assert short.dropped["empty"] == 1
-    assert short.dropped["train"] > 0
-    for name in ("train", "validation", "test"):
-        full, kept = getattr(whole, name), getattr(short, name)
+    assert whole.counts["dropped_pairs"] == {"empty": 1, "train": 0, "validation": 0, "test": 0}
+    assert short.counts["dropped_pairs"]["empty"] == 1
+    assert short.counts["dropped_pairs"]["train"] > 0
+    sets = zip(("train", "validation", "test"), arrays_of(whole), arrays_of(short), strict=True)
+    for name, full, kept in sets:
         fits = np.sum(full.source_ids != 0, axis=1) <= 8
         assert np.array_equal(full.source_ids[fits, :8], kept.source_ids)
-        assert short.dropped[name] == np.sum(~fits)
+        assert short.counts["dropped_pairs"][name] == np.sum(~fits)
     assert len(short.split_keys) == len(short.train.source_ids)
-    assert len(short.test_text.sources) == len(short.test.source_ids)
+    assert len(short.test.text.sources) == len(short.test.arrays.source_ids)
 
 
 def test_the_longest_pair_fits_exactly(corpus):
     whole = load_file(str(corpus))
     source, target = (int(np.sum(ids != 0, axis=1).max()) for ids in whole.train)
     exact = load_file(str(corpus), source_length=source, target_length=target - 1)
-    assert exact.dropped["train"] == 0
-    assert load_file(str(corpus), source_length=source - 1).dropped["train"] > 0
-    assert load_file(str(corpus), target_length=target - 2).dropped["train"] > 0
+    assert exact.counts["dropped_pairs"]["train"] == 0
+    assert load_file(str(corpus), source_length=source - 1).counts["dropped_pairs"]["train"] > 0
+    assert load_file(str(corpus), target_length=target - 2).counts["dropped_pairs"]["train"] > 0
 
 
 def test_translations_of_one_sentence_stay_in_one_set(corpus):
     data = load_file(str(corpus))
     keys = [
         {text_key(text) for text in data.tokenizer.decode_batch(arrays.source_ids)}
-        for arrays in (data.train, data.validation, data.test)
+        for arrays in arrays_of(data)
     ]
     assert [len(k) for k in keys] == [50, 5, 5]
     assert len(set.union(*keys)) == 60
@@ -151,7 +155,7 @@ def test_two_aligned_files_and_relative_names(corpus, monkeypatch):
     monkeypatch.setenv("COLLAPIPE_DATA", str(corpus.parent))
     two, one = load_file("a.txt|b.txt"), load_file("corpus.tsv")
     assert np.array_equal(two.train.target_ids, one.train.target_ids)
-    assert two.dropped == one.dropped
+    assert two.counts["dropped_pairs"] == one.counts["dropped_pairs"]
 
 
 def test_the_vocabulary_is_learnt_from_training_text_alone(corpus):
@@ -159,7 +163,7 @@ def test_the_vocabulary_is_learnt_from_training_text_alone(corpus):
     rare = "".join(f"{chr(0x6F00 + i)}\tx\n" for i in range(60))
     corpus.write_text(corpus.read_text(encoding="utf-8") + rare, encoding="utf-8")
     data = load_file(str(corpus))
-    held_out = np.concatenate([data.validation.source_ids, data.test.source_ids])
+    held_out = np.concatenate([data.validation.arrays.source_ids, data.test.arrays.source_ids])
     assert np.any(held_out == 3)
     assert not np.any(data.train.source_ids == 3)
 
@@ -223,10 +227,10 @@ def test_the_real_corpus_in_arrays():
     )
     assert data.tokenizer.model.get_vocab_size() == 4000
     kept = len(data.train.source_ids)
-    assert kept + data.dropped["train"] == 28_000
+    assert kept + data.counts["dropped_pairs"]["train"] == 28_000
     assert 0.97 < kept / 28_000 < 1
     sources = data.tokenizer.decode_batch(data.train.source_ids)
-    held_out = {*data.test_text.sources, *data.validation_text.sources}
+    held_out = {*data.test.text.sources, *data.validation.text.sources}
     assert not held_out & set(sources)
     assert all(normalise(text) == text for text in held_out)
     assert bleu(*data.test_text, "13a").value < 2

@@ -44,18 +44,18 @@ def copy(folder, tmp_path):
 
 
 def test_what_is_loaded_translates_as_what_was_trained(objective, params, model):
-    text, arrays = objective.data.test_text, objective.data.test
-    assert model.sizes == objective.model.sizes
+    text, arrays = objective.data.test.text, objective.data.test.arrays
+    assert model.task.model.sizes == objective.model.sizes
     jax.tree.map(np.testing.assert_array_equal, model.params, params)
-    said = objective.translate(params, arrays.source_ids)
+    said = objective.translate(params, arrays.source_ids, 1)
     assert len(set(said)) > 1
     assert model.predict(text.sources) == said
 
 
 def test_beams_are_followed(objective, params, model):
     objective = dataclasses.replace(objective, beams=2)
-    sources = objective.data.test_text.sources[:4]
-    ids = objective.data.test.source_ids[:4]
+    sources = objective.data.test.text.sources[:4]
+    ids = objective.data.test.arrays.source_ids[:4]
     assert model.predict(sources, beams=2) == objective.translate(params, ids, 2)
     with pytest.raises(InputError, match="--beams = 0"):
         model.predict(sources, beams=0)
@@ -71,11 +71,11 @@ def test_any_number_of_texts_of_any_length(model):
 
 
 def test_scores_are_those_of_training(objective, params, model, tmp_path):
-    sources, references = objective.data.test_text
+    sources, references = objective.data.test.text
     pairs = [*zip(sources, references, strict=True), ("", "x"), ("word " * 60, "x")]
     (tmp_path / "pairs.txt").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
     scores = model.evaluate(tmp_path / "pairs.txt")
-    said = objective.translate(params, objective.data.test.source_ids)
+    said = objective.translate(params, objective.data.test.arrays.source_ids, 1)
     assert scores["bleu"] == bleu(said, references, "13a").value
     assert scores["pairs"] == len(sources)
     assert scores["dropped_pairs"] == {"empty": 1, "long": 1}
@@ -96,7 +96,7 @@ def test_a_model_of_the_reverse_direction_is_scored_in_it(tmp_path):
     objective = Translation.from_config(config)
     params = objective.model.init(jax.random.key(0))
     objective.export(params, tmp_path / "model")
-    sources, references = objective.data.test_text
+    sources, references = objective.data.test.text
     on_file = "".join(f"{b}\t{a}\n" for a, b in zip(sources, references, strict=True))
     (tmp_path / "pairs.txt").write_text(on_file)
     scores = cp.load(tmp_path / "model").evaluate(tmp_path / "pairs.txt")

@@ -352,13 +352,12 @@ def test_experiment_is_saved_as_it_was_given_and_fits_together():
     assert experiment.config == TINY.to_dict()
     json.dumps(experiment.config, allow_nan=False)
     sizes = [len(indices) for indices in experiment.cluster_indices]
-    assert sum(sizes) == len(experiment.objective.data.train.source_ids)
+    assert sum(sizes) == len(experiment.task.data.train.source_ids)
     np.testing.assert_allclose(experiment.cluster_weight, np.array(sizes) / sum(sizes))
     weight = experiment.system.mean_problem.learning.cluster_weight
     np.testing.assert_allclose(weight, experiment.cluster_weight, rtol=1e-6)
     assert (
-        experiment.system.mean_problem.workload.blocks
-        == experiment.objective.model.sizes.encoder_blocks
+        experiment.system.mean_problem.workload.blocks == experiment.task.model.sizes.encoder_blocks
     )
 
 

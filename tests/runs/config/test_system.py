@@ -10,10 +10,11 @@ from support.changed_keys import KEYS, TINY, changed, leaves
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.federated.learner import apply_gradient
 from collapipe_jax.learning.models.counts import block_counts
-from collapipe_jax.learning.tasks import bert, causal_lm
+from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks.causal_lm import LanguageModelling
 from collapipe_jax.learning.tasks.classification import Classification
 from collapipe_jax.learning.tasks.tagging import Tagging
-from collapipe_jax.learning.tasks.translation import Translation, make_sizes
+from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config import experiment as build
 from collapipe_jax.runs.config import system as build_system
 
@@ -117,13 +118,13 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
 def test_every_key_of_the_model_changes_it(name):
     value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
     value = other(name) if value is None else value
-    assert make_sizes(changed(name, value)) != make_sizes(TINY)
+    assert Translation.make_sizes(changed(name, value)) != Translation.make_sizes(TINY)
 
 
 @pytest.mark.parametrize(("name", "value"), ADAPTERS.items())
 def test_every_key_of_adapters_changes_the_model(name, value):
     config = changed("model.adapter_rank", 2)
-    assert make_sizes(changed(name, value, config)) != make_sizes(config)
+    assert Translation.make_sizes(changed(name, value, config)) != Translation.make_sizes(config)
 
 
 @pytest.mark.parametrize("name", [name for name in KEYS if name.startswith(SECURE)])
@@ -172,7 +173,9 @@ def test_a_pair_of_words_is_priced_as_one_row_more_of_every_piece():
 @pytest.mark.parametrize(("name", "value"), CAUSAL.items())
 def test_every_key_of_a_language_model_changes_its_block(name, value):
     config = changed("task.vocabulary_size", 300, changed("task.kind", "causal_lm"))
-    before, after = (causal_lm.make_sizes(each) for each in (config, changed(name, value, config)))
+    before, after = (
+        LanguageModelling.make_sizes(each) for each in (config, changed(name, value, config))
+    )
     assert before != after
     assert block_counts(before, 8).parameters != block_counts(after, 8).parameters
 
@@ -180,7 +183,7 @@ def test_every_key_of_a_language_model_changes_its_block(name, value):
 def test_the_kernel_of_attention_is_chosen():
     config = changed("model.compute_dtype", "bfloat16")
     config.model.update({"attention": "cudnn", "dropout_rate": 0.0})
-    assert make_sizes(config).attention == "cudnn"
+    assert Translation.make_sizes(config).attention == "cudnn"
 
 
 def updates(config):

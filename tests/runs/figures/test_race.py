@@ -22,7 +22,7 @@ def made_up_race(kind, seeds, load=1.0):
             rate=1.0,
             seed=seed,
             folder=f"{policy}_seed{seed}",
-            headline="test_bleu_greedy",
+            headline="test_bleu",
             summary={},
             record=make_record(policy, load=load * (1 + index), seed=10 * seed + index)._replace(
                 config={"task": {"kind": kind}}
@@ -57,7 +57,7 @@ def test_every_seed_has_its_panel_and_its_clock():
 
 
 def test_a_race_of_a_task_of_ones_own():
-    (panel,) = race.draw([made_up_race("collapipe_jax.learning.tasks.tagging:TAGGING", 1)]).axes
+    (panel,) = race.draw([made_up_race("collapipe_jax.learning.tasks.tagging:Tagging", 1)]).axes
     assert panel.get_ylabel() == "span F1 [%]"
 
 

@@ -28,6 +28,7 @@ def made_up(latency_s, divergence=1.0):
         "divergence": divergence * per_round,
         "mean_energy_j": np.array([[[0.5, 1.5]], [[0.5, 0.5]]]),
         "absent_rounds": np.array([[0], [3]]),
+        "blocks_held": np.array([[2, 1, 0], [0, 3, 1]]),
         "violated.memory": np.array([3, 0]),
     }
 

@@ -13,7 +13,6 @@ from support import tiny_run
 from support.metrics import read_metrics
 
 from collapipe_jax.learning.federated.rules import Rules
-from collapipe_jax.learning.tasks.task import held_out_loss
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config.experiment import build_experiment, build_rules
 from collapipe_jax.runs.training import central
@@ -48,11 +47,11 @@ def worsening(monkeypatch):
     judged = []
 
     def score(objective, params):
-        loss = held_out_loss(params, objective.model, objective.data.validation)
+        loss = objective.loss(params, objective.data.validation)
         judged.append((round(loss, 6), jax.tree.map(np.array, params)))
-        return loss
+        return loss, loss
 
-    monkeypatch.setattr(Translation, "validation_score", score)
+    monkeypatch.setattr(Translation, "validate", score)
     return judged
 
 
@@ -65,14 +64,14 @@ def together(experiments, root, **options):
 def test_the_best_round_is_tested_and_survives_a_kill(
     experiments, worsening, tmp_path, monkeypatch
 ):
-    runs, data = together(experiments, tmp_path / "whole"), experiments[0].objective.data
+    runs, data = together(experiments, tmp_path / "whole"), experiments[0].task.data
     for index, run in enumerate(runs):
         scores = [row["score"] for row in read_metrics(tmp_path / "whole" / str(index))]
         assert scores[2] > scores[5]
         assert run.summary["best_round"] == 2
         (params,) = (own for loss, own in worsening if abs(loss - scores[2]) < 1e-5)
         jax.tree.map(np.testing.assert_array_equal, run.params, params)
-        loss = held_out_loss(params, experiments[0].objective.model, data.test)
+        loss = experiments[0].task.loss(params, data.test)
         np.testing.assert_allclose(run.summary["test_loss"], loss, rtol=1e-6)
     whole, calls = LearningRounds.advance, itertools.count(1)
 
@@ -97,10 +96,10 @@ def test_the_clusters_scores_weigh_samples_by_the_mix_of_their_own():
     scores = np.array([100.0, 100.0, 100.0, 0.0, 0.0, 100.0])
     own = np.array([0, 0, 0, 1, 2, 2, 4])
     clusters = [np.array([0, 1, 3]), np.array([4]), np.array([2, 5]), np.array([0, 6]), [6]]
-    objective = SimpleNamespace(
+    task = SimpleNamespace(
         sample_scores=lambda params: (scores, keys), data=SimpleNamespace(split_keys=own)
     )
-    experiment = SimpleNamespace(objective=objective, cluster_indices=clusters)
+    experiment = SimpleNamespace(task=task, cluster_indices=clusters)
     found = cluster_scores(experiment, {})
     np.testing.assert_allclose(found, [250 / 3, 0.0, 50.0, 100.0, np.nan], rtol=1e-6)
 
@@ -125,9 +124,8 @@ def test_central_training_keeps_the_best_where_the_runs_do(keeps, expected, monk
 
     config = {"training": {"rounds": 8, "length_buckets": 1}}
     config["evaluation"] = {"every_rounds": 3, "keep_best": keeps}
-    objective = SimpleNamespace(validation_score=score)
-    task = SimpleNamespace(merit=float)
-    one = SimpleNamespace(config=config, objective=objective, task=task)
+    task = SimpleNamespace(merit=float, validate=lambda params: (0.0, score(params)))
+    one = SimpleNamespace(config=config, task=task)
     state = SimpleNamespace(learning=SimpleNamespace(params={}))
     for name, fake in {
         "LearningRounds": Counting,

@@ -46,7 +46,7 @@ def test_constants_and_summary_agree_with_history(undisturbed, experiment):
     history = record.history
     assert summary["simulated_time_s"] == history["simulated_time_s"][-1]
     assert summary["rounds_with_absent_clusters"] == history["absent"].any(1).sum()
-    sizes = experiment.objective.model.sizes
+    sizes = experiment.task.model.sizes
     assert 0.0 < summary["test_loss"] < np.log(sizes.vocabulary_size) + 1.0
     assert {"best_round", "cluster_scores"}.isdisjoint(summary)  # of keys that are off
     budget_j = record.constants["energy_budget_j"]
