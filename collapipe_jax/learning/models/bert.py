@@ -16,10 +16,10 @@ from flax import nnx
 from jax import Array
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.block import Norm
 from collapipe_jax.learning.models.config import PAD_ID, BertConfig, Ids
 from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import (
-    Norm,
     Params,
     apply_linear,
     bind,

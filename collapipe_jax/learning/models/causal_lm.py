@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from collapipe_jax.learning.models.causal_block import RMSNorm
+from collapipe_jax.learning.models.block import RMSNorm
 from collapipe_jax.learning.models.config import CausalConfig, Ids
 from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import (

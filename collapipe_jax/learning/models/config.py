@@ -65,6 +65,15 @@ class EncoderConfig:
     """
 
     linear_layers: ClassVar[tuple[str, ...]] = LINEAR_LAYERS
+    # Parts of a block; see ``block.py``
+    is_causal: ClassVar[bool] = False  # whether no token reads a later one
+    divides_by_rms: ClassVar[bool] = False  # instead of a layer norm
+    gated: ClassVar[bool] = False
+    bias: ClassVar[bool] = True  # of all maps but queries, keys and values
+    query_bias: ClassVar[bool] = True
+    query_key_norm: ClassVar[bool] = False
+    rotary_base: ClassVar[int] = 0  # 0: positions are not rotary
+    rotary_scaling: ClassVar["RotaryScaling | None"] = None
 
     width: int  # ``h``, size of an activation; a multiple of ``heads``
     heads: int  # attention heads
@@ -135,6 +144,16 @@ class EncoderConfig:
     def heads_width(self) -> int:
         """Numbers of a token's query, of all heads together."""
         return self.width
+
+    @property
+    def head_width(self) -> int:
+        """``d``, numbers of a head."""
+        return self.heads_width // self.heads
+
+    @property
+    def groups(self) -> int:
+        """``g``, heads of keys and values."""
+        return self.heads
 
     @property
     def table_deviation(self) -> float:
@@ -243,6 +262,10 @@ class CausalConfig(EncoderConfig):
     """
 
     linear_layers: ClassVar[tuple[str, ...]] = GATED_LAYERS
+    is_causal: ClassVar[bool] = True
+    divides_by_rms: ClassVar[bool] = True
+    gated: ClassVar[bool] = True
+    bias: ClassVar[bool] = False
 
     vocabulary_size: int
     positions: int  # longest text in tokens
@@ -272,6 +295,11 @@ class CausalConfig(EncoderConfig):
     def heads_width(self) -> int:
         """Numbers of a token's query, of all heads together."""
         return self.heads * self.head_size
+
+    @property
+    def groups(self) -> int:
+        """``g``, heads of keys and values."""
+        return self.key_value_heads
 
 
 def attention_rate(dropout_rate: float, attention_dropout_rate: float) -> float:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from collapipe_jax.learning.models.config import CausalConfig, EncoderConfig
+from collapipe_jax.learning.models.config import EncoderConfig
 
 NUMBER_BYTES = 4
 """Devices compute in single precision."""
@@ -22,9 +22,9 @@ def block_counts(sizes: EncoderConfig, sequence: int) -> BlockCounts:
     """Counts of the kind of block that these sizes are of, on sequences of ``sequence`` tokens."""
     width, inner, heads = sizes.width, sizes.feed_forward_width, sizes.heads
     drops = sizes.dropout_rate > 0.0, sizes.attention_rate > 0.0
-    if isinstance(sizes, CausalConfig):
-        parameters, flops = causal_block_parameters(sizes), causal_block_flops(sizes, sequence)
-        kept = NUMBER_BYTES * causal_block_numbers(sizes, sequence)
+    if sizes.gated:
+        parameters, flops = gated_block_parameters(sizes), gated_block_flops(sizes, sequence)
+        kept = NUMBER_BYTES * gated_block_numbers(sizes, sequence)
         kept += dropout_bytes(sequence, width, heads, NUMBER_BYTES, *drops)
     else:
         parameters, flops = block_parameters(width, inner), block_flops(sequence, width, inner)
@@ -62,10 +62,9 @@ def _with_adapters(block: BlockCounts, sizes: EncoderConfig, sequence: int) -> B
 def linear_maps(sizes: EncoderConfig) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of every linear map of a block."""
     width, inner = sizes.width, sizes.feed_forward_width
-    query = shared = sizes.heads_width
+    query, shared = sizes.heads_width, sizes.groups * sizes.head_width
     maps = {"inner": (width, inner), "outer": (inner, width)}
-    if isinstance(sizes, CausalConfig):
-        shared = sizes.key_value_heads * sizes.head_size
+    if sizes.gated:
         maps |= {"gate": (width, inner)}
     maps |= {"query": (width, query), "key": (width, shared), "value": (width, shared)}
     return maps | {"out": (query, width)}
@@ -81,7 +80,7 @@ def _kept_inputs(sizes: EncoderConfig) -> tuple[tuple[str, ...], ...]:
 
     A decoder-only block computes the inputs of the others again.
     """
-    if isinstance(sizes, CausalConfig):
+    if sizes.gated:
         return (("out",),)
     return ("query", "key", "value"), ("out",), ("inner",)
 
@@ -130,7 +129,7 @@ def dropout_bytes(
     return kept
 
 
-def causal_block_parameters(sizes: CausalConfig) -> int:
+def gated_block_parameters(sizes: EncoderConfig) -> int:
     """Parameters of a decoder-only block: attention, gated feed-forward, the scales of two norms.
 
     With g of a heads for keys and values: ``2 h d (a + g) + 3 h d_ff + 2 h``, and where it has
@@ -138,11 +137,11 @@ def causal_block_parameters(sizes: CausalConfig) -> int:
     """
     maps = linear_maps(sizes)
     biased = ("query", "key", "value") if sizes.query_bias else ()
-    scales = 2 * sizes.width + (2 * sizes.head_size if sizes.query_key_norm else 0)
+    scales = 2 * sizes.width + (2 * sizes.head_width if sizes.query_key_norm else 0)
     return _weights(sizes) + sum(maps[name][1] for name in biased) + scales
 
 
-def causal_block_flops(sizes: CausalConfig, sequence: int) -> float:
+def gated_block_flops(sizes: EncoderConfig, sequence: int) -> float:
     """Forward FLOPs of a decoder-only block on one sequence, the matrix products alone.
 
     Source: docs/system-model.md, section 3: ``2 s (2 h d (a + g) + 3 h d_ff) + 4 s^2 a d``.
@@ -151,7 +150,7 @@ def causal_block_flops(sizes: CausalConfig, sequence: int) -> float:
     return float(2 * sequence * _weights(sizes) + 4 * sequence**2 * sizes.heads_width)
 
 
-def causal_block_numbers(sizes: CausalConfig, sequence: int) -> int:
+def gated_block_numbers(sizes: EncoderConfig, sequence: int) -> int:
     """Numbers that a decoder-only block keeps of one sequence.
 
     ``learning/pipeline/passes.py`` keeps them.
@@ -159,7 +158,7 @@ def causal_block_numbers(sizes: CausalConfig, sequence: int) -> int:
     and both inner products; and the scores of attention. Norms, rotations and the gate's product
     are computed again.
     """
-    shared = sizes.key_value_heads * sizes.head_size
+    shared = sizes.groups * sizes.head_width
     wide = 2 * sizes.width + 2 * sizes.heads_width + 2 * shared + 2 * sizes.feed_forward_width
     return sequence * wide + sizes.heads * sequence**2
 

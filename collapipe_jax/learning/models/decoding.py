@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from collapipe_jax.learning.models.block import MemoryBlock, Norm
 from collapipe_jax.learning.models.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
-from collapipe_jax.learning.models.layers import Norm, Params, bind
-from collapipe_jax.learning.models.transformer import DecoderBlock, embed, logits, source_memory
+from collapipe_jax.learning.models.layers import Params, bind
+from collapipe_jax.learning.models.transformer import embed, logits, source_memory
 
 
 class _Beams(NamedTuple):
@@ -20,8 +21,8 @@ class _Beams(NamedTuple):
     total: Array  # [B, W] log-probability
     length: Array  # [B, W] tokens, end included and start not
     finished: Array  # [B, W] bool
-    keys: Array  # [decoder_blocks, Q, T, h], of all tokens but the last
-    values: Array  # [decoder_blocks, Q, T, h]
+    keys: Array  # [decoder_blocks, Q, T, g, d], of all tokens but the last
+    values: Array  # [decoder_blocks, Q, T, g, d]
 
 
 @functools.partial(jax.jit, static_argnames=("config", "beams"))
@@ -66,7 +67,8 @@ def beam_search(
         log_p = jax.nn.log_softmax(scores).reshape(batch, beams, -1)
         return _keep_best(state._replace(keys=keys, values=values), log_p, length_penalty)
 
-    empty = jnp.zeros((config.decoder_blocks, batch * beams, length, config.width))
+    heads = config.groups, config.head_width
+    empty = jnp.zeros((config.decoder_blocks, batch * beams, length, *heads))
     start = _Beams(
         position=jnp.int32(0),
         ids=jnp.full((batch, beams, length + 1), PAD_ID, jnp.int32).at[:, :, 0].set(BOS_ID),
@@ -116,13 +118,13 @@ def _project_memory(
     """The encoded source for each hypothesis, projected once for every decoder block.
 
     Returns:
-      Keys and values ``[decoder_blocks, Q, S, h]``, and where they may be read ``[Q, 1, S]``.
+      Keys and values ``[decoder_blocks, Q, S, g, d]``, and where they may be read ``[Q, 1, S]``.
     """
     decoder, mask = params["decoder"], source_ids != PAD_ID
     memory = source_memory(params, config, source_ids)
     memory = bind(Norm, config, decoder["memory_norm"])(memory)
     projected = jax.lax.map(
-        lambda block: bind(DecoderBlock, config, block).memory_attention.project(memory),
+        lambda block: bind(MemoryBlock, config, block).memory_attention.project(memory),
         decoder["blocks"],
     )
     keys, values = (jnp.repeat(array, beams, axis=1) for array in projected)
@@ -141,11 +143,11 @@ def _next_scores(
     def block(x: Array, layer: tuple) -> tuple[Array, tuple[Array, Array]]:
         params, keys, values, *source = layer
 
-        def extend(key: Array, value: Array) -> tuple[Array, Array]:
+        def remember(key: Array, value: Array) -> tuple[Array, Array]:
             return keys.at[:, position].set(key[:, 0]), values.at[:, position].set(value[:, 0])
 
-        module = bind(DecoderBlock, config, params)
-        return module(x, seen, (*source, memory_mask), extend=extend)
+        module = bind(MemoryBlock, config, params)
+        return module(x, seen, memory=(*source, memory_mask), remember=remember)
 
     layers = decoder_params["blocks"], state.keys, state.values, memory_keys, memory_values
     x, (keys, values) = jax.lax.scan(block, x, layers)

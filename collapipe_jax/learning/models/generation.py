@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.learning.models.causal_block import CausalBlock
+from collapipe_jax.learning.models.block import Block
 from collapipe_jax.learning.models.causal_lm import NOTHING, look_up, next_scores
 from collapipe_jax.learning.models.config import CausalConfig
 from collapipe_jax.learning.models.layers import Params, bind
@@ -116,8 +116,9 @@ def _run_blocks(
 
     def block(x: Array, layer: tuple[Any, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         block_params, *known = layer
-        module: CausalBlock = bind(CausalBlock, config, block_params)
-        return module.extend(x, positions, allowed, remember=_remember(known, rows, positions))
+        module: Block = bind(Block, config, block_params)
+        remember = _remember(known, rows, positions)
+        return module(x, allowed, positions=positions, remember=remember)
 
     x = look_up(params["embedding"], ids)
     return jax.lax.scan(block, x, (params["encoder"], *cache))

@@ -1,4 +1,4 @@
-"""Layers of encoder and decoder, and their binding to plain parameters."""
+"""Linear maps, activations, dropout and losses; stacks of blocks on plain parameters."""
 
 import functools
 import math
@@ -20,9 +20,6 @@ Params = dict[str, Any]
 
 PRODUCT = "product"
 """Name of the outputs of matrix products in policies of ``jax.checkpoint``."""
-
-# Finite, so that a row without any real token gets equal weights instead of 0 / 0.
-_BLOCKED_SCORE = -1e9
 
 # Blocks that a scan over a stack writes out per turn on a CPU. A loop stacks what the backward
 # pass needs, copy by copy. Deep stacks keep a loop, so compilation stays short.
@@ -195,90 +192,6 @@ def narrowed(x: Array, config: EncoderConfig) -> Array:
     return x if config.compute_dtype == "float32" else x.astype(config.compute_dtype)
 
 
-class Norm(nnx.LayerNorm):
-    """Layer normalisation: statistics in 32 bits at least, the result as wide as the input."""
-
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        super().__init__(config.width, epsilon=config.norm_epsilon, rngs=rngs)
-
-    def __call__(self, x: Array) -> Array:
-        """Map ``[..., h]`` to ``[..., h]``."""
-        return super().__call__(x).astype(x.dtype)
-
-
-class Attention(nnx.Module):
-    """Multi-head attention with biases."""
-
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        width, self.config = config.width, config
-        self.query = Linear(width, width, config, rngs=rngs)
-        self.key = Linear(width, width, config, rngs=rngs)
-        self.value = Linear(width, width, config, rngs=rngs)
-        self.out = Linear(width, width, config, rngs=rngs)
-
-    def project(self, source: Array) -> tuple[Array, Array]:
-        """Keys and values ``[B, S, h]`` of a source ``[B, S, h]``."""
-        return self.key(source), self.value(source)
-
-    def __call__(
-        self,
-        x: Array,
-        key: Array,
-        value: Array,
-        allowed: Array,
-        keys: Array | None = None,
-        site: int = 0,
-    ) -> Array:
-        """Attend from ``x [B, Q, h]`` to keys and values where ``allowed [B, 1 | Q, S]``."""
-        config = self.config
-        query, key, value = (split_heads(a, config.heads) for a in (self.query(x), key, value))
-        return self.out(attend(config, query, key, value, allowed, keys, site).reshape(x.shape))
-
-
-def split_heads(x: Array, heads: int) -> Array:
-    """``[B, S, heads d]`` as ``[B, S, heads, d]``."""
-    return x.reshape(*x.shape[:-1], heads, -1)
-
-
-def attend(
-    config: EncoderConfig,
-    query: Array,
-    key: Array,
-    value: Array,
-    allowed: Array,
-    keys: Array | None,
-    site: int,
-) -> Array:
-    """What queries ``[B, Q, heads, d]`` read from values ``[B, S, heads, d]``, shaped as they.
-
-    Keys are shaped as values. Positions are read where ``allowed [B, 1 | Q, S]``, and dropout of
-    the weights has the examples' ``keys`` and the number of its ``site``.
-    """
-    if config.attention == "cudnn":
-        return checkpoint_name(_fused_attention(query, key, value, allowed), PRODUCT)
-    # With examples and heads first, XLA's CPU backend takes products as they are.
-    query, key, value = (jnp.swapaxes(each, 1, 2) for each in (query, key, value))
-    scores = _einsum("bnqd,bnsd->bnqs", query * query.shape[-1] ** -0.5, key)
-    bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
-    weights = dropout(jax.nn.softmax(scores + bias), keys, site, config.attention_rate)
-    mixed = _einsum("bnqs,bnsd->bnqd", narrowed(weights, config), value)
-    return jnp.swapaxes(checkpoint_name(narrowed(mixed, config), PRODUCT), 1, 2)
-
-
-def _fused_attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
-    """CuDNN's kernel on ``[B, S, heads, h / heads]``, with the mask of :class:`Attention`."""
-    if jax.default_backend() != "gpu":
-        remedy = "Set model.attention to 'einsum'"
-        raise InputError("model.attention", "cudnn", "needs a GPU of NVIDIA", remedy)
-    mask = jnp.broadcast_to(allowed[:, None], (len(query), 1, query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
-
-
-def _einsum(axes: str, a: Array, b: Array) -> Array:
-    """``jnp.einsum``, summed in 32 bits at least."""
-    return jnp.einsum(axes, a, b, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
-
-
 def gelu(x: Array) -> Array:
     """``x`` times the normal distribution function at ``x``, by the error function.
 
@@ -294,19 +207,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
 }
-
-
-class FeedForward(nnx.Module):
-    """Two linear maps with biases, and an activation between them."""
-
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.activation = config.activation
-        self.inner = Linear(config.width, config.feed_forward_width, config, rngs=rngs)
-        self.outer = Linear(config.feed_forward_width, config.width, config, rngs=rngs)
-
-    def __call__(self, x: Array) -> Array:
-        """Map ``[B, S, h]`` to ``[B, S, h]``, each position on its own."""
-        return self.outer(ACTIVATIONS[self.activation](self.inner(x)))
 
 
 def init_stack(module: Callable[..., Any], key: Array, config: EncoderConfig, depth: int) -> Params:

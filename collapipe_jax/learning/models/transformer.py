@@ -6,24 +6,19 @@ loss on the edge server.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
+from collapipe_jax.learning.models.block import MemoryBlock, Norm
 from collapipe_jax.learning.models.config import PAD_ID, Ids, TransformerConfig
 from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import (
-    Attention,
-    FeedForward,
-    Norm,
     Params,
     bind,
-    dropout,
     filled_share,
     init_norm,
     init_stack,
@@ -43,40 +38,6 @@ class TranslationBatch(NamedTuple):
     target_ids: Ids  # [B, target_length + 1], from start to end token
 
 
-class DecoderBlock(nnx.Module):
-    """Causal self-attention, attention to the memory, feed-forward; pre-norm."""
-
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
-        self.rate = config.dropout_rate
-        self.attention_norm = Norm(config, rngs=rngs)
-        self.attention = Attention(config, rngs=rngs)
-        self.memory_attention_norm = Norm(config, rngs=rngs)
-        self.memory_attention = Attention(config, rngs=rngs)
-        self.feed_forward_norm = Norm(config, rngs=rngs)
-        self.feed_forward = FeedForward(config, rngs=rngs)
-
-    def __call__(
-        self,
-        x: Array,
-        allowed: Array,
-        memory: tuple[Array, Array, Array],
-        keys: Array | None = None,
-        extend: Callable[..., tuple[Array, Array]] = lambda *own: own,
-    ) -> tuple[Array, tuple[Array, Array]]:
-        """Map ``x [B, T, h]`` to ``[B, T, h]``; with the keys and values that it attends to.
-
-        The memory is its keys and values ``[B, S, h]``, and where they may be read ``[B, 1, S]``.
-        ``extend`` maps keys and values of ``x`` to those that it attends to.
-        """
-        normed = self.attention_norm(x)
-        own = extend(*self.attention.project(normed))
-        x = x + dropout(self.attention(normed, *own, allowed, keys, site=0), keys, 1, self.rate)
-        normed = self.memory_attention_norm(x)
-        attended = self.memory_attention(normed, *memory, keys, site=2)
-        x = x + dropout(attended, keys, 3, self.rate)
-        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 4, self.rate), own
-
-
 def init_params(key: Array, config: TransformerConfig) -> Params:
     """Fresh parameters of the whole model, the server's table, blocks and norms as "decoder"."""
     embedding_key, encoder_key, table_key, decoder_key = jax.random.split(key, 4)
@@ -86,7 +47,7 @@ def init_params(key: Array, config: TransformerConfig) -> Params:
         "decoder": {
             "embedding": _init_table(table_key, config),
             "memory_norm": init_norm(config),
-            "blocks": init_stack(DecoderBlock, decoder_key, config, config.decoder_blocks),
+            "blocks": init_stack(MemoryBlock, decoder_key, config, config.decoder_blocks),
             "norm": init_norm(config),
         },
     }
@@ -138,9 +99,9 @@ def decode(
     layers = config.encoder_blocks + jnp.arange(config.decoder_blocks)
 
     def run_block(x: Array, params: Params, layer: Array) -> Array:
-        module = bind(DecoderBlock, config, params)
+        module = bind(MemoryBlock, config, params)
         source = *module.memory_attention.project(memory), memory_mask[:, None, :]
-        return module(x, causal, source, layer_keys(keys, layer))[0]
+        return module(x, causal, layer_keys(keys, layer), memory=source)[0]
 
     x = run_stack(run_block, config, decoder_params["blocks"], layers, x)
     return bind(Norm, config, decoder_params["norm"])(x)

@@ -204,7 +204,7 @@ def numbers(shapes):
 def test_parameters_are_those_of_the_causal_block():
     for config in (CAUSAL, dataclasses.replace(CAUSAL, query_bias=False, key_value_heads=8)):
         shapes = jax.eval_shape(CausalLM(sizes=config).init, jax.random.key(0))
-        assert numbers(shapes["encoder"]) == counts.causal_block_parameters(config)
+        assert numbers(shapes["encoder"]) == counts.gated_block_parameters(config)
         work = TASKS["causal_lm"].count_work(
             {"task": {"vocabulary_size": 99, "source_length": 128}, "model": {"width": 256}}
         )
@@ -212,7 +212,7 @@ def test_parameters_are_those_of_the_causal_block():
         assert numbers(shapes["decoder"]) == work.decoder_parameters
 
 
-def test_causal_block_flops_are_those_that_xla_counts():
+def test_gated_block_flops_are_those_that_xla_counts():
     params = jax.eval_shape(lambda key: init_encoder(key, CAUSAL), jax.random.key(0))
     params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape[1:]), params)
     x, mask = jnp.ones((BATCH, 128, 256)), jnp.ones((BATCH, 128), bool)
@@ -224,6 +224,6 @@ def test_causal_block_flops_are_those_that_xla_counts():
         y, pull_back = jax.vjp(forward, params, x)
         return y, pull_back(cotangent)
 
-    counted, stated = flops_of(forward, params, x) / BATCH, counts.causal_block_flops(CAUSAL, 128)
+    counted, stated = flops_of(forward, params, x) / BATCH, counts.gated_block_flops(CAUSAL, 128)
     assert counted == pytest.approx(stated, rel=0.05)
     assert flops_of(both, params, x, x) / BATCH - counted == pytest.approx(2 * stated, rel=0.05)

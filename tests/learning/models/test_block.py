@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.causal_block import CausalBlock, rotate
+from collapipe_jax.learning.models.block import Block, rotate
 from collapipe_jax.learning.models.config import CausalConfig
 from collapipe_jax.learning.models.encoder import encode, encoder_block, init_encoder
 from collapipe_jax.learning.models.layers import bind, example_keys
@@ -128,14 +128,14 @@ def test_extending_by_cached_keys_is_the_whole_block(params, inputs):
     @jax.jit
     def rest_after(params, x):
         """The last two places, where three are known."""
-        module = bind(CausalBlock, CONFIG, params)
+        module = bind(Block, CONFIG, params)
         places, seen = jnp.arange(LENGTH)[None], jnp.tril(jnp.ones((1, LENGTH, LENGTH), bool))
-        _, known = module.extend(x[:, :3], places[:, :3], seen[:, :3, :3])
+        _, known = module(x[:, :3], seen[:, :3, :3], positions=places[:, :3])
 
         def remember(*new):
             return tuple(jnp.concatenate(pair, 1) for pair in zip(known, new, strict=True))
 
-        return module.extend(x[:, 3:], places[:, 3:], seen[:, 3:], remember=remember)[0]
+        return module(x[:, 3:], seen[:, 3:], positions=places[:, 3:], remember=remember)[0]
 
     np.testing.assert_allclose(rest_after(first_of(params), x), whole[:, 3:], rtol=1e-4, atol=1e-5)
 
