@@ -52,7 +52,7 @@ settings.load_profile("repo")
 
 @pytest.fixture(scope="session", autouse=True)
 def kept_programs(tmp_path_factory, worker_id):
-    """Compile once what several files compile: settings of JAX, by name."""
+    """Compile once what several files and processes compile: settings of JAX, by name."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder if worker_id == "master" else folder.parent  # of all workers
     settings = {
@@ -61,9 +61,11 @@ def kept_programs(tmp_path_factory, worker_id):
         "jax_compilation_cache_max_size": 2**34,
         "jax_persistent_cache_min_compile_time_secs": 0.2,
     }
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    return settings
+    with pytest.MonkeyPatch.context() as changed:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+            changed.setenv(name.upper(), str(value))
+        yield settings
 
 
 @pytest.fixture(scope="session", autouse=True)

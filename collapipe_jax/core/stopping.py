@@ -1,7 +1,9 @@
 """Stopping a program by a signal: Ctrl-C, or SIGTERM as Slurm and Kubernetes send it."""
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -36,9 +38,33 @@ def terminable() -> Iterator[None]:
         return
     signal.signal(signal.SIGTERM, handle)
     try:
-        yield
+        with _nothing_swallowed():
+            yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+_AGAIN_S = 0.05
+
+
+@contextlib.contextmanager
+def _nothing_swallowed() -> Iterator[None]:
+    """Send a signal again whose exception was ignored, as in a callback of garbage collection."""
+
+    def send_again(ignored: Any) -> None:
+        if not isinstance(ignored.exc_value, KeyboardInterrupt):
+            before(ignored)
+            return
+        is_term = isinstance(ignored.exc_value, Terminated)
+        number = signal.SIGTERM if is_term else signal.SIGINT
+        # Later: now it would be ignored once more.
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+    before, sys.unraisablehook = sys.unraisablehook, send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def restore_sigterm() -> None:

@@ -143,7 +143,7 @@ CASES = {
         [*TRAIN, "--config.task.kind=json:loads"],
         "task.kind",
         "json:loads",
-        "Name a Task",
+        "Name a subclass of Task",
     ),
     "a cut of thousands of digits": (
         [*TRAIN, f"--config.policy.cut={'9' * 5000}"],

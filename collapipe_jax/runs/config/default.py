@@ -7,6 +7,7 @@ checks of ranges and docs/reference/configuration.md follow from this table.
 from typing import Any
 
 import jax
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.edge.control.queues import EffectiveQueueParams
@@ -335,6 +336,10 @@ KEYS: dict[str, Any] = {
     **LEARNING_KEYS,
 }
 """Every key by name, those of a section in a dictionary of their own."""
+
+_FLAT: dict[str, Any] = dict(flatten_dict(KEYS, sep="."))
+DEFAULTS = {name: each.default for name, each in _FLAT.items()}
+"""Default of every key, as ``"section.key"``."""
 
 RENAMED = {
     "control.energy_reserve": "control.energy_queue_floor",

@@ -13,7 +13,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.core.errors import InputError, Known, Step, collect, under_keys
+from collapipe_jax.core.errors import Known, Step, collect, under_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.edge.system import EdgeSystem
@@ -34,7 +34,8 @@ from collapipe_jax.runs.config.checks import check_needs, check_values
 from collapipe_jax.runs.config.default import KEYS, Config
 from collapipe_jax.runs.config.keys import Key
 from collapipe_jax.runs.config.memory import check_training_memory
-from collapipe_jax.runs.config.privacy import account_of, check_privacy, privacy_rules
+from collapipe_jax.runs.config.privacy import account_of, privacy_rules
+from collapipe_jax.runs.config.rules import PRIVACY_RULES, TRAINED_RULES, check_rules
 from collapipe_jax.runs.config.system import build_system
 
 
@@ -209,9 +210,12 @@ def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Ste
     fine = check_values(config.to_dict(), step, unknown)
     with step():
         check_needs(fine, step)
-    _check_trainable(fine, step)
     with step():
-        check_privacy(fine, step)
+        check_training_memory(fine, step)
+    check_rules((*TRAINED_RULES, *PRIVACY_RULES), fine, step)
+    with step(), under_keys({"mesh": "pipeline.backend"}):
+        if fine["pipeline.backend"] == "sharded":
+            make_pipeline_mesh(fine["network.clusters"], fine["network.devices"])
     with step():
         find_task(fine["task.kind"]).make_sizes(_sections(fine)[1])
     return fine
@@ -226,28 +230,6 @@ def _sections(fine: Known) -> tuple[Known, Known]:
     sizes = {name: len(keys) for name, keys in KEYS.items() if not isinstance(keys, Key)}
     wrong = {name for name, size in sizes.items() if len(nested.get(name, ())) < size}
     return partial, Known({name: part for name, part in partial.items() if name not in wrong})
-
-
-def _check_trainable(config: Known, step: Step) -> None:
-    """Refuse what can be evaluated but not trained."""
-    with step():
-        check_training_memory(config, step)
-    with step():
-        if (fraction := config["payload.trained_fraction"]) < 1.0:
-            problem = "a share prices a part of the model without saying which"
-            remedy = "Give 1, and train adapters with model.adapter_rank"
-            raise InputError("payload.trained_fraction", fraction, problem, remedy)
-    only = {"pipeline.backend": "sequential"}
-    only |= {"training.erased_together": "micro_batch", "training.survivor_weight": "survival"}
-    for key, known in only.items():
-        with step():
-            name, value = config["policy.name"], config[key]
-            if value != known and policy_entry(name).by_clients:
-                problem = f"clients of policy {name} have no pipeline that reads it"
-                raise InputError(key, value, problem, f"Give {known}, or another policy")
-    with step(), under_keys({"mesh": "pipeline.backend"}):
-        if config["pipeline.backend"] == "sharded":
-            make_pipeline_mesh(config["network.clusters"], config["network.devices"])
 
 
 def build_optimizers(config: Config) -> Optimizers:

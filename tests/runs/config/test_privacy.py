@@ -7,7 +7,7 @@ import pytest
 from support import tiny_run
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.config import privacy as config_privacy
+from collapipe_jax.learning.federated import accountant as federated_accountant
 from collapipe_jax.runs.config.experiment import build_experiment, build_rules, check_experiment
 
 pytestmark = pytest.mark.usefixtures("no_data")
@@ -25,7 +25,7 @@ def make_config(changes):
 @pytest.fixture
 def accountant(monkeypatch):
     """As if it was there."""
-    monkeypatch.setattr(config_privacy, "is_installed", lambda: True)
+    monkeypatch.setattr(federated_accountant, "is_installed", lambda: True)
 
 
 @pytest.mark.usefixtures("accountant")
@@ -69,7 +69,7 @@ def test_what_the_noise_covers_is_allowed(changes):
 
 
 def test_a_missing_accountant_is_told_before_training(monkeypatch):
-    monkeypatch.setattr(config_privacy, "is_installed", lambda: False)
+    monkeypatch.setattr(federated_accountant, "is_installed", lambda: False)
     with pytest.raises(InputError, match=r"collapipe-jax\[privacy\]") as told:
         check_experiment(make_config(ON))
     assert told.value.key == "privacy.noise_multiplier"

@@ -1,0 +1,370 @@
+"""Rules across keys: values that are right by themselves, and contradict each other.
+
+A row names the keys, the condition that breaks the rule, the problem and the remedy. The first
+key is to blame. Conditions get the values of the keys, and so do texts: ``{1}`` is the second
+value, and ``{result}`` is what the condition gave.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from collapipe_jax.core.errors import InputError, Known, Step
+from collapipe_jax.edge.policies.registry import policy_entry
+from collapipe_jax.learning.federated import accountant
+from collapipe_jax.learning.federated.secure_mean import LEAST_ANSWERS
+from collapipe_jax.learning.tasks.registry import TASKS, find_task
+from collapipe_jax.runs.config.default import DEFAULTS
+
+_LONGEST_WALK_M = 1e6  # single precision tells no place in a disc after it
+
+
+class Rule(NamedTuple):
+    """A rule across keys."""
+
+    keys: tuple[str, ...]
+    is_broken: Callable[..., object]
+    problem: str
+    remedy: str
+
+
+def check_rules(rules: Iterable[Rule], config: Known, step: Step) -> None:
+    """Report the rules that a configuration breaks; one with a wrong key is left out."""
+    for rule in rules:
+        with step():
+            values = [config[key] for key in rule.keys]
+            if result := rule.is_broken(*values):
+                problem, remedy = (
+                    text.format(*values, result=result) for text in (rule.problem, rule.remedy)
+                )
+                raise InputError(rule.keys[0], values[0], problem, remedy)
+
+
+def _if_above(limit: float, value: float) -> float | None:
+    """The value, if it is above a limit."""
+    return value if value > limit else None
+
+
+def _by_clients(policy: str) -> bool:
+    """Whether clients train whole models, not pipelines."""
+    return policy_entry(policy).by_clients
+
+
+# --- Networks -----------------------------------------------------------------------------------
+
+NETWORK_RULES = (
+    *(
+        Rule(
+            (shortest, radius),
+            lambda distance_m, radius_m: distance_m > radius_m,
+            f"above {radius} = {{1:g}}",
+            "Lower it, or raise the radius",
+        )
+        for shortest, radius in (
+            ("network.d2e_min_distance_m", "network.cell_radius_m"),
+            ("network.d2d_min_distance_m", "network.cluster_radius_m"),
+        )
+    ),
+    Rule(
+        ("dynamics.speed_m_per_s", "dynamics.round_interval_s"),
+        lambda speed_m_per_s, interval_s: _if_above(_LONGEST_WALK_M, speed_m_per_s * interval_s),
+        "a way of {result:g} m a round",
+        "Lower it, or dynamics.round_interval_s",
+    ),
+)
+
+
+# --- Pipelines ----------------------------------------------------------------------------------
+
+
+def _do_not_divide(counts: Any, batch: int) -> int | None:
+    """The first number of micro-batches that does not divide the batch."""
+    counts = counts if isinstance(counts, tuple) else (counts,)
+    return next((count for count in counts if count and batch % count), None)
+
+
+PIPELINE_RULES = (
+    *(
+        Rule(
+            (key, "training.batch"),
+            _do_not_divide,
+            "{result} does not divide the batch of {1}",
+            "Give a divisor of training.batch",
+        )
+        for key in ("training.micro_batch_choices", "pipeline.micro_batches")
+    ),
+    Rule(
+        ("pipeline.micro_batches", "pipeline.backend"),
+        lambda count, backend: count != 1 and backend == "sequential",
+        "the sequential backend does not read it",
+        "Give 1, or another backend",
+    ),
+    Rule(
+        ("pipeline.micro_batches", "pipeline.backend"),
+        lambda count, backend: not count and backend == "vmapped",
+        "the backend vmapped has one number for all rounds",
+        "Give 1 or more, or sharded",
+    ),
+    Rule(
+        ("pipeline.capacity", "network.devices", "model.encoder_blocks"),
+        lambda capacity, devices, blocks: capacity * devices < blocks and capacity * devices,
+        "the devices of a cluster then hold {result} of {2} blocks",
+        "Raise it or network.devices, or give 0 for all blocks",
+    ),
+    Rule(
+        ("pipeline.schedule", "pipeline.backend"),
+        lambda schedule, backend: schedule == "1f1b" and backend == "vmapped",
+        "the backend vmapped executes gpipe",
+        "Give gpipe, or another backend",
+    ),
+    Rule(
+        ("pipeline.micro_batches", "pipeline.schedule"),
+        lambda count, schedule: not count and schedule == "1f1b",
+        "the buffers of 1f1b are for one number",
+        "Give 1 or more, or gpipe",
+    ),
+)
+
+
+# --- Training -----------------------------------------------------------------------------------
+
+
+def task_rules() -> list[Rule]:
+    """Keys that some tasks read have their defaults where the task of a run is another."""
+    read_by = {key: kind for kind, task in reversed(TASKS.items()) for key in task.reads}
+    return [_is_read(key, kind) for key, kind in sorted(read_by.items())]
+
+
+def _is_read(key: str, kind: str) -> Rule:
+    default = DEFAULTS[key]
+    change = f"Give {default!r}" if default else "Clear it"
+    return Rule(
+        (key, "task.kind"),
+        lambda value, of_run: value != default and key not in find_task(of_run).reads,
+        "{1} does not read it",
+        f"{change}, or set task.kind to {kind}",
+    )
+
+
+def _is_no_step(size: float, bound: str, steps: int) -> float | None:
+    """The largest step for which the bound for local steps holds, if this one is none."""
+    largest = 1.0 / (4.0 * steps)
+    return largest if bound != "one_step" and not 0.0 < size <= largest else None
+
+
+TRAINING_RULES = (
+    Rule(
+        ("training.warmup_steps", "training.rounds", "training.local_steps", "training.schedule"),
+        lambda warmup, rounds, steps, law: (
+            law == "cosine" and warmup >= rounds * steps and rounds * steps
+        ),
+        "no less than the {result} steps of the run (rounds times local steps)",
+        "Lower it below {result}",
+    ),
+    Rule(
+        ("learning.step_smoothness", "learning.bound"),
+        lambda size, bound: bound == "one_step" and size > 0.0,
+        "the bound for one step does not read it",
+        "Give 0, or set learning.bound to local_steps",
+    ),
+    Rule(
+        ("learning.step_smoothness", "learning.bound", "training.local_steps"),
+        _is_no_step,
+        "the bound for {2} local steps holds up to {result:g}",
+        "Give the rate times the smoothness that a run logs",
+    ),
+    Rule(
+        ("training.weight_decay", "training.client_optimizer", "training.decoder_optimizer"),
+        lambda decay, *optimizers: decay and "adamw" not in optimizers,
+        "neither clients nor decoder have adamw, which reads it",
+        "Give 0, or set training.client_optimizer to adamw",
+    ),
+    Rule(
+        ("training.proximal_weight", "training.control_variates"),
+        lambda weight, variates: weight and variates,
+        "control variates correct the drift already that it holds back",
+        "Give 0, or set training.control_variates to False",
+    ),
+    Rule(
+        ("training.activation_noise", "policy.name"),
+        lambda noise, policy: noise and _by_clients(policy),
+        "{1} is no pipeline, whose activations it is for",
+        "Give 0",
+    ),
+    Rule(
+        ("evaluation.by_cluster", "task.kind"),
+        lambda by_cluster, kind: by_cluster and not find_task(kind).scores_samples,
+        "the score of {1} is no mean over samples, which have shares by cluster",
+        "Give False",
+    ),
+    Rule(
+        ("payload.trained_fraction", "model.adapter_rank"),
+        lambda fraction, rank: rank and fraction < 1.0,
+        "the adapters themselves say what is trained",
+        "Give 1",
+    ),
+)
+
+# What can be priced, but not trained
+TRAINED_RULES = (
+    Rule(
+        ("payload.trained_fraction",),
+        lambda fraction: fraction < 1.0,
+        "a share prices a part of the model without saying which",
+        "Give 1, and train adapters with model.adapter_rank",
+    ),
+    *(
+        Rule(
+            (key, "policy.name"),
+            lambda value, policy, known=known: value != known and _by_clients(policy),
+            "clients of policy {1} have no pipeline that reads it",
+            f"Give {known}, or another policy",
+        )
+        for key, known in (
+            ("pipeline.backend", "sequential"),
+            ("training.erased_together", "micro_batch"),
+            ("training.survivor_weight", "survival"),
+        )
+    ),
+)
+
+
+# --- Secure aggregation -------------------------------------------------------------------------
+
+
+def _lacks_parties(clusters: int, devices: int, policy: str, is_on: bool) -> bool:
+    """Whether a round of secure aggregation would have too few parties."""
+    entry = policy_entry(policy)
+    by_device = entry.by_clients and not (entry.by_control_units or entry.averages_in_clusters)
+    return is_on and clusters * (devices if by_device else 1) < LEAST_ANSWERS
+
+
+SECURE_RULES = (
+    *(
+        Rule(
+            (key, "secure_aggregation.enabled"),
+            lambda value, is_on, refused=refused: is_on and value == refused,
+            "secure aggregation sums updates and counts of rows alone",
+            f"Give {others}, or set secure_aggregation.enabled to False",
+        )
+        for key, refused, others in (
+            ("training.client_moments", "average", "keep or reset"),
+            ("training.control_variates", True, "False"),
+        )
+    ),
+    Rule(
+        ("network.clusters", "network.devices", "policy.name", "secure_aggregation.enabled"),
+        _lacks_parties,
+        "the sum of a single party is its update",
+        "Give 2 or more, or set secure_aggregation.enabled to False",
+    ),
+)
+
+
+# --- Differential privacy -----------------------------------------------------------------------
+
+_EPSILON, _NOISE = "privacy.epsilon", "privacy.noise_multiplier"
+
+
+def _with_privacy(
+    keys: tuple[str, ...], is_broken: Callable[..., object], problem: str, remedy: str
+) -> Rule:
+    """A rule where there is privacy."""
+    return Rule(
+        (*keys, _EPSILON, _NOISE),
+        lambda *values: (values[-1] or values[-2]) and is_broken(*values[:-2]),
+        problem,
+        remedy,
+    )
+
+
+def _of_unit(unit: str, key: str, is_broken: Callable, problem: str, remedy: str) -> Rule:
+    """A rule of one unit of privacy."""
+    return _with_privacy(
+        (key, "privacy.unit"),
+        lambda value, given: given == unit and is_broken(value),
+        problem,
+        remedy,
+    )
+
+
+def _learns_words(kind: str, pretrained: str, corpus: str, train: str) -> bool:
+    """Whether a task without a vocabulary on file learns one from the texts to protect."""
+    if kind not in TASKS or pretrained or "task.vocabulary" in find_task(kind).reads:
+        return False
+    return corpus != "synthetic" or bool(train)
+
+
+# What the noise would not cover, or what cannot be accounted for
+PRIVACY_RULES = (
+    Rule(
+        (_NOISE, _EPSILON),
+        lambda noise, epsilon: noise and epsilon,
+        "the noise follows from privacy.epsilon already",
+        "Give one of them, and 0 for the other",
+    ),
+    *(
+        Rule(
+            (key,),
+            lambda value: value and not accountant.is_installed(),
+            "dp_accounting is not installed",
+            f"pip install 'collapipe-jax[{accountant.EXTRA}]' brings it",
+        )
+        for key in (_EPSILON, _NOISE)
+    ),
+    _with_privacy(
+        ("task.vocabulary", "task.kind", "model.pretrained"),
+        lambda file, kind, pretrained: (
+            kind in TASKS
+            and not (file or pretrained)
+            and "task.vocabulary" in find_task(kind).reads
+        ),
+        "it would be learnt from the training texts and reveal their words",
+        "Give a vocab.txt of public text, or model.pretrained",
+    ),
+    _with_privacy(
+        ("task.kind", "model.pretrained", "task.corpus", "task.train"),
+        _learns_words,
+        "its vocabulary is learnt from the training texts and reveals their words",
+        "Give model.pretrained where the task reads it, or choose another kind",
+    ),
+    _with_privacy(
+        ("training.embedding_rate_factor",),
+        lambda factor: not factor,
+        "rows averaged over the clients that read them tell who read them",
+        "Give 1",
+    ),
+    _of_unit(
+        "cluster",
+        "secure_aggregation.enabled",
+        bool,
+        "the server clips the step of every cluster, which it then cannot see",
+        "Give False",
+    ),
+    _of_unit(
+        "cluster",
+        "training.control_variates",
+        bool,
+        "control variates leave a cluster without clipping and noise",
+        "Give False",
+    ),
+    _of_unit(
+        "cluster",
+        "training.client_moments",
+        lambda moments: moments == "average",
+        "moments leave a cluster without clipping and noise",
+        "Give keep or reset",
+    ),
+    _with_privacy(
+        ("privacy.unit", "policy.name"),
+        lambda unit, policy: unit == "example" and not _by_clients(policy),
+        "devices of {1} know gradients of micro-batches alone",
+        "Give cluster, or a data-parallel policy such as control_unit_fl",
+    ),
+    _of_unit(
+        "example",
+        "training.length_buckets",
+        lambda buckets: buckets > 1,
+        "an example's length then decides which others are in its batch",
+        "Give 1",
+    ),
+)
