@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from collapipe_jax.edge.policies.registry import PolicyEntry, make_policy
     from collapipe_jax.edge.system import SystemParams
-    from collapipe_jax.learning.tasks.trained_model import load
+    from collapipe_jax.learning.tasks.registry import load
     from collapipe_jax.runs.config.default import get_config as default_config
     from collapipe_jax.runs.config.files import read_config
     from collapipe_jax.runs.config.system import system_params
@@ -74,7 +74,7 @@ _PUBLIC = {
     "default_config": "runs.config.default:get_config",
     "evaluate": "edge.cost.evaluate",
     "is_feasible": "edge.cost.feasibility",
-    "load": "learning.tasks.trained_model",
+    "load": "learning.tasks.registry",
     "make_policy": "edge.policies.registry",
     "observe": "edge.environment",
     "open_results": "runs.results.datasets",

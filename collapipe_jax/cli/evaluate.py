@@ -15,7 +15,7 @@ from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, options_of
 from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.learning.tasks.trained_model import load
+from collapipe_jax.learning.tasks.registry import load
 
 
 def main(argv: Sequence[str]) -> None:

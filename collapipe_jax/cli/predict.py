@@ -18,7 +18,7 @@ from inspect import signature
 from collapipe_jax.cli.options import make_parser, options_of
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.tasks.corpora import TextFile
-from collapipe_jax.learning.tasks.trained_model import load
+from collapipe_jax.learning.tasks.registry import load
 
 _AT_A_TIME = 1_000
 

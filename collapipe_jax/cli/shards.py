@@ -11,7 +11,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.io.lock import own_share
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.realisations import parts_of
-from collapipe_jax.runs.results.shards import Shard, read_shard
+from collapipe_jax.runs.results.store import Shard, read_shard
 from collapipe_jax.runs.studies.points import (
     Comparisons,
     missing_by_shard,

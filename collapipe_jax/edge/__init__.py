@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         simulate,
         step,
     )
-    from collapipe_jax.edge.network.path_loss import SightLaw
+    from collapipe_jax.edge.network.propagation import SightLaw
     from collapipe_jax.edge.policies.dssra import dssra
     from collapipe_jax.edge.policies.registry import PolicyEntry, make_policy
     from collapipe_jax.edge.system import SystemParams
@@ -37,7 +37,7 @@ _PUBLIC = {
     "PolicyEntry": "policies.registry",
     "RoundCost": "cost.round_cost",
     "RoundProblem": "cost.problem",
-    "SightLaw": "network.path_loss",
+    "SightLaw": "network.propagation",
     "SystemParams": "system",
     "SystemRound": "environment",
     "dssra": "policies.dssra",

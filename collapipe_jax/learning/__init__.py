@@ -10,15 +10,15 @@ from collapipe_jax.core.public import lazily
 if TYPE_CHECKING:
     from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch
     from collapipe_jax.learning.models.bert import predict as predict_labels
+    from collapipe_jax.learning.models.block import init_encoder
     from collapipe_jax.learning.models.config import EncoderConfig
-    from collapipe_jax.learning.models.encoder import init_encoder
     from collapipe_jax.learning.models.split_model import SplitModel
     from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
     from collapipe_jax.learning.tasks.bert import count_work as bert_work
     from collapipe_jax.learning.tasks.bert import make_sizes as bert_sizes
     from collapipe_jax.learning.tasks.corpora import TextFile
+    from collapipe_jax.learning.tasks.registry import TrainedModel, load
     from collapipe_jax.learning.tasks.task import ScoredSet, Task, TaskData, in_batches
-    from collapipe_jax.learning.tasks.trained_model import TrainedModel, load
 
 _PUBLIC = {
     "BertWithHead": "models.bert",
@@ -30,13 +30,13 @@ _PUBLIC = {
     "Task": "tasks.task",
     "TaskData": "tasks.task",
     "TextFile": "tasks.corpora",
-    "TrainedModel": "tasks.trained_model",
+    "TrainedModel": "tasks.registry",
     "bert_sizes": "tasks.bert:make_sizes",
     "bert_work": "tasks.bert:count_work",
     "encode_clusters": "pipeline.execution",
     "in_batches": "tasks.task",
-    "init_encoder": "models.encoder",
-    "load": "tasks.trained_model",
+    "init_encoder": "models.block",
+    "load": "tasks.registry",
     "predict_labels": "models.bert:predict",
 }
 """Module of each public name, and the name there where it is another."""

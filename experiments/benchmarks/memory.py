@@ -25,7 +25,7 @@ from collapipe_jax.learning.models.config import LINEAR_LAYERS, AdapterConfig, E
 from collapipe_jax.learning.pipeline.schedules import SCHEDULES
 from collapipe_jax.runs.config.default import get_config
 from collapipe_jax.runs.config.experiment import build_experiment
-from collapipe_jax.runs.config.workload import encoder_workload
+from collapipe_jax.runs.config.system import encoder_workload
 from collapipe_jax.runs.training.learning_rounds import LearningRounds
 from collapipe_jax.runs.training.loop import round_inputs
 from collapipe_jax.runs.training.network_ahead import NetworkAhead

@@ -32,8 +32,8 @@ from collapipe_jax.core.io.atomic import write_json
 from collapipe_jax.core.tables import make_table
 from collapipe_jax.core.units import bytes_to_mib
 from collapipe_jax.learning.models.adapters import add_adapters, join, split
+from collapipe_jax.learning.models.block import encode, init_encoder
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.learning.pipeline.schedules import SCHEDULES, Step

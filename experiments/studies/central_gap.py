@@ -25,10 +25,10 @@ from collapipe_jax.core.statistics import mean_interval
 from collapipe_jax.runs.config.experiment import Experiment, at_rate
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.results.experiment import Results, as_columns
-from collapipe_jax.runs.results.shards import Shard, read_shard
+from collapipe_jax.runs.results.store import Shard, read_shard
 from collapipe_jax.runs.results.studies import load_entry
+from collapipe_jax.runs.studies.race import train_shard
 from collapipe_jax.runs.training.central import train_centrally
-from collapipe_jax.runs.training.shards import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 
 WAYS = ("collaborative", "central")

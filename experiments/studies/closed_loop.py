@@ -42,7 +42,7 @@ from collapipe_jax.runs.results.realisations import (
     load_realisations,
     select,
 )
-from collapipe_jax.runs.results.shards import read_shard
+from collapipe_jax.runs.results.store import read_shard
 from collapipe_jax.runs.studies.montecarlo import policy_options, run_policies
 from collapipe_jax.runs.studies.points import time_means
 

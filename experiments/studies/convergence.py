@@ -40,9 +40,9 @@ from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system
 from collapipe_jax.runs.results.checkpoints import load_run
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.shards import WHOLE, Shard, read_shard
+from collapipe_jax.runs.results.store import WHOLE, Shard, read_shard
 from collapipe_jax.runs.results.studies import ConvergenceStudy, Row, save_study
-from collapipe_jax.runs.training.shards import train_shard
+from collapipe_jax.runs.studies.race import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 
 LAST_SHARE = 0.25

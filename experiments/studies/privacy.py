@@ -26,9 +26,9 @@ from collapipe_jax.learning.tasks.subwords import CONTINUES, SPECIAL_PIECES, Wor
 from collapipe_jax.runs.config.experiment import Experiment, build_experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.shards import read_shard
+from collapipe_jax.runs.results.store import read_shard
 from collapipe_jax.runs.results.workdir import read_summary
-from collapipe_jax.runs.training.shards import train_shard
+from collapipe_jax.runs.studies.race import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 
 NOTHING = ("none", 0.0)

@@ -24,7 +24,7 @@ from collapipe_jax.core.tables import console_for_tables
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.figures.draw import draw_folders
-from collapipe_jax.runs.results.shards import read_shard
+from collapipe_jax.runs.results.store import read_shard
 from collapipe_jax.runs.studies.race import race
 
 _WIDTH = 160

@@ -18,10 +18,14 @@ def test_a_signal_in_a_callback_that_ignores_exceptions_ends_the_program():
         for _ in range(100):  # the handler runs here
             pass
 
+    def work():
+        with terminable():
+            gc.callbacks.append(send)
+            gc.collect()
+            time.sleep(10.0)
+
     hook = sys.unraisablehook
-    with pytest.raises(Terminated), terminable():
-        gc.callbacks.append(send)
-        gc.collect()
-        time.sleep(10.0)
+    with pytest.raises(Terminated):
+        work()
     assert sys.unraisablehook is hook
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

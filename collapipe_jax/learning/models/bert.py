@@ -16,9 +16,8 @@ from flax import nnx
 from jax import Array
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.block import Norm
+from collapipe_jax.learning.models.block import Norm, encode, init_encoder
 from collapipe_jax.learning.models.config import PAD_ID, BertConfig, Ids
-from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import (
     Params,
     apply_linear,

@@ -23,7 +23,18 @@ from jax.ad_checkpoint import checkpoint_name
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.layers import ACTIVATIONS, PRODUCT, Linear, dropout, narrowed
+from collapipe_jax.learning.models.layers import (
+    ACTIVATIONS,
+    PRODUCT,
+    Linear,
+    Params,
+    bind,
+    dropout,
+    init_stack,
+    layer_keys,
+    narrowed,
+    run_stack,
+)
 
 # Finite, so that a row without any real token gets equal weights instead of 0 / 0.
 _BLOCKED_SCORE = -1e9
@@ -276,3 +287,38 @@ class Block(nnx.Module):
 
 MemoryBlock = functools.partial(Block, reads_memory=True)
 """The block of a decoder that reads an encoded source."""
+
+
+def init_encoder(key: Array, config: EncoderConfig) -> Params:
+    """Fresh parameters of the encoder, every leaf ``[L, ...]``."""
+    return init_stack(Block, key, config, config.encoder_blocks)
+
+
+def encoder_block(
+    block_params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None = None
+) -> Array:
+    """One block of the encoder, its parameters without the axis ``L``, its own ``layer_keys``.
+
+    An example without any real token gets finite values.
+    """
+    allowed, positions = mask[:, None, :], None
+    if config.is_causal:  # no token reads a later one, and the first has position 0
+        length = x.shape[1]
+        allowed = jnp.tril(jnp.ones((1, length, length), bool)) & allowed
+        positions = jnp.arange(length)[None]
+    return bind(Block, config, block_params)(x, allowed, keys, positions=positions)[0]
+
+
+def encode(
+    encoder_params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None = None
+) -> Array:
+    """The whole encoder as one scan over its blocks, before any final norm; of x's type.
+
+    Dropout depends on (layer, key of the example) only. A micro-batch with its keys
+    therefore gives what the whole mini-batch would, wherever the stack is cut.
+    """
+
+    def run_block(x: Array, params: Params, layer: Array) -> Array:
+        return encoder_block(params, config, x, mask, layer_keys(keys, layer))
+
+    return run_stack(run_block, config, encoder_params, jnp.arange(config.encoder_blocks), x)

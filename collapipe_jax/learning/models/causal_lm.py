@@ -17,9 +17,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from collapipe_jax.learning.models.block import RMSNorm
+from collapipe_jax.learning.models.block import RMSNorm, encode, init_encoder
 from collapipe_jax.learning.models.config import CausalConfig, Ids
-from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import (
     Params,
     bind,

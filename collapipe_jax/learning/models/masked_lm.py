@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.learning.models.bert import UNLABELLED, BertBody, init_bert
-from collapipe_jax.learning.models.block import Norm
+from collapipe_jax.learning.models.block import Norm, encode
 from collapipe_jax.learning.models.config import BertConfig, Ids
-from collapipe_jax.learning.models.encoder import encode
 from collapipe_jax.learning.models.layers import (
     ACTIVATIONS,
     Params,

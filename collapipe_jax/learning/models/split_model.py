@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from collapipe_jax.learning.models.block import encode
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.encoder import encode
 from collapipe_jax.learning.models.layers import Params, example_keys
 
 Batch = Any

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.learning.models.block import MemoryBlock, Norm
+from collapipe_jax.learning.models.block import MemoryBlock, Norm, encode, init_encoder
 from collapipe_jax.learning.models.config import PAD_ID, Ids, TransformerConfig
-from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import (
     Params,
     bind,

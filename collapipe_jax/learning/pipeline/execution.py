@@ -13,8 +13,8 @@ from jax import Array
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.adapters import NO_BASE, join
+from collapipe_jax.learning.models.block import encode, encoder_block
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.encoder import encode, encoder_block
 from collapipe_jax.learning.models.layers import Params, layer_keys, narrowed, rematerialised
 from collapipe_jax.learning.pipeline.mesh import STAGE, make_pipeline_mesh
 from collapipe_jax.learning.pipeline.sharded import forward_sharded

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from collapipe_jax.learning.models.adapters import join
+from collapipe_jax.learning.models.block import encoder_block
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.encoder import encoder_block
 from collapipe_jax.learning.models.layers import PRODUCT, Params, layer_keys
 
 Kept = list[Array]

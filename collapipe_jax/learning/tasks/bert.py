@@ -20,7 +20,12 @@ from collapipe_jax.learning.models.adapter_files import (
     save_adapters,
 )
 from collapipe_jax.learning.models.bert import POOLINGS, BertWithHead, LabelledBatch, predict
-from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig, encoder_sizes
+from collapipe_jax.learning.models.config import (
+    NGRAM_SIZES,
+    BertConfig,
+    encoder_sizes,
+    pretrained_sizes,
+)
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.pretrained import (
     label_settings,
@@ -31,7 +36,6 @@ from collapipe_jax.learning.models.pretrained import (
 from collapipe_jax.learning.models.split_model import SplitModel
 from collapipe_jax.learning.tasks.corpora import forbidden_pairs
 from collapipe_jax.learning.tasks.ngrams import WordNgrams, most_ngrams
-from collapipe_jax.learning.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.learning.tasks.task import (

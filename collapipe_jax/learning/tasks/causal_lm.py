@@ -16,13 +16,17 @@ from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
 from collapipe_jax.learning.models.causal_files import load_causal_lm, save_causal_lm
 from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM
-from collapipe_jax.learning.models.config import PAD_ID, CausalConfig, encoder_sizes
+from collapipe_jax.learning.models.config import (
+    PAD_ID,
+    CausalConfig,
+    encoder_sizes,
+    pretrained_sizes,
+)
 from collapipe_jax.learning.models.generation import Sampling, generate
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer, check_room, train_byte_pieces
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
-from collapipe_jax.learning.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.learning.tasks.scores import perplexity
 from collapipe_jax.learning.tasks.subwords import bucket, pad_rows
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text

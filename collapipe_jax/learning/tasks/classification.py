@@ -13,14 +13,20 @@ from collapipe_jax.core.errors import Known, Step, collect
 from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilities
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks import bert
-from collapipe_jax.learning.tasks.corpora import LabelledFiles, LabelledSets, Placed, TextFile
-from collapipe_jax.learning.tasks.label_names import LabelNames, name_list
-from collapipe_jax.learning.tasks.packed_text import PACKED_SUFFIXES
+from collapipe_jax.learning.tasks.corpora import (
+    PACKED_SUFFIXES,
+    LabelledFiles,
+    LabelledSets,
+    Placed,
+    TextFile,
+)
 from collapipe_jax.learning.tasks.records import (
     SUFFIXES,
     Field,
+    LabelNames,
     Record,
     find_fields,
+    name_list,
     read_json,
     read_records,
     text_values,

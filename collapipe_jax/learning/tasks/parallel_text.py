@@ -7,7 +7,6 @@ from typing import NamedTuple
 from collapipe_jax.core.errors import InputError, Known, Step, collect
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.tasks.corpora import Placed, TextFile
-from collapipe_jax.learning.tasks.held_out import draw_rows, equal_texts, take_validation, text_key
 from collapipe_jax.learning.tasks.records import (
     SUFFIXES,
     TABBED,
@@ -16,7 +15,13 @@ from collapipe_jax.learning.tasks.records import (
     read_records,
     text_values,
 )
-from collapipe_jax.learning.tasks.sampling import seeded_generator
+from collapipe_jax.learning.tasks.sampling import (
+    draw_rows,
+    equal_texts,
+    seeded_generator,
+    take_validation,
+    text_key,
+)
 from collapipe_jax.learning.tasks.task import Config
 
 Pair = tuple[str, str]

@@ -11,8 +11,8 @@ from collapipe_jax.learning.tasks.classification import (
     split_name,
 )
 from collapipe_jax.learning.tasks.corpora import Placed, TextFile
-from collapipe_jax.learning.tasks.held_out import draw_rows, take_validation, text_key
 from collapipe_jax.learning.tasks.records import SUFFIXES, Field, read_records, text_values
+from collapipe_jax.learning.tasks.sampling import draw_rows, take_validation, text_key
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
 
 

@@ -23,9 +23,8 @@ from collapipe_jax.learning.tasks.corpora import (
     TextFile,
     entity_type,
 )
-from collapipe_jax.learning.tasks.held_out import draw_rows
-from collapipe_jax.learning.tasks.label_names import FEATURES
-from collapipe_jax.learning.tasks.records import OBJECTS, PARQUET, Field, read_records
+from collapipe_jax.learning.tasks.records import FEATURES, OBJECTS, PARQUET, Field, read_records
+from collapipe_jax.learning.tasks.sampling import draw_rows
 from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.learning.tasks.subwords import WordPiece, pad_rows
 from collapipe_jax.learning.tasks.tag_schemes import IOB2, is_tag, to_iob2

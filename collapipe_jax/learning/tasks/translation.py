@@ -27,13 +27,6 @@ from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 from collapipe_jax.learning.models.translator_files import load_translator, save_translator
-from collapipe_jax.learning.tasks.bleu_tokenizers import (
-    AUTO,
-    LATIN,
-    TOKENIZERS,
-    check_installed,
-    likely_tokenizer,
-)
 from collapipe_jax.learning.tasks.parallel_text import (
     Pair,
     SourceSplit,
@@ -42,7 +35,16 @@ from collapipe_jax.learning.tasks.parallel_text import (
     read_split,
     split_by_source,
 )
-from collapipe_jax.learning.tasks.scores import Score, bleu, chrf
+from collapipe_jax.learning.tasks.scores import (
+    AUTO,
+    LATIN,
+    TOKENIZERS,
+    Score,
+    bleu,
+    check_installed,
+    chrf,
+    likely_tokenizer,
+)
 from collapipe_jax.learning.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from collapipe_jax.learning.tasks.task import (

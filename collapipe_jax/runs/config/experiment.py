@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,16 +13,24 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.core.errors import Known, Step, collect, under_keys
+from collapipe_jax.core.errors import InputError, Known, Step, collect, under_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.edge.system import EdgeSystem
-from collapipe_jax.learning.federated.accountant import Account
 from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.learning.federated.erasures import ErasureLaw
 from collapipe_jax.learning.federated.learner import Learner
 from collapipe_jax.learning.federated.optimizers import Optimizer, Optimizers, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner
+from collapipe_jax.learning.federated.privacy import (
+    Account,
+    ClusterPrivacy,
+    ExamplePrivacy,
+    cluster_releases,
+    example_releases,
+    noise_multiplier_of,
+    seed_words,
+)
 from collapipe_jax.learning.federated.rules import Rules
 from collapipe_jax.learning.federated.secure_mean import SecureAggregation
 from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
@@ -30,11 +38,9 @@ from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.sampling import split_samples
 from collapipe_jax.learning.tasks.task import Task
-from collapipe_jax.runs.config.checks import check_needs, check_values
+from collapipe_jax.runs.config.checks import check_needs, check_training_memory, check_values
 from collapipe_jax.runs.config.default import KEYS, Config
 from collapipe_jax.runs.config.keys import Key
-from collapipe_jax.runs.config.memory import check_training_memory
-from collapipe_jax.runs.config.privacy import account_of, privacy_rules
 from collapipe_jax.runs.config.rules import PRIVACY_RULES, TRAINED_RULES, check_rules
 from collapipe_jax.runs.config.system import build_system
 
@@ -288,3 +294,53 @@ def _build_secure_aggregation(config: Config) -> SecureAggregation | None:
         dropout_probability=keys.dropout_probability,
         clients=config.network.devices if in_clusters else 1,
     )
+
+
+def account_of(config: Any, cluster_indices: Sequence[np.ndarray]) -> Account | None:
+    """What a run spends, with the noise that a target of epsilon asks for; None if all is off.
+
+    Args:
+      config: the configuration, checked.
+      cluster_indices: samples of every cluster.
+    """
+    privacy, training = config["privacy"], config["training"]
+    if not (privacy["epsilon"] or privacy["noise_multiplier"]):
+        return None
+    rounds, local_steps = training["rounds"], training["local_steps"]
+    if privacy["unit"] == "example":
+        _check_unit(config["policy"]["name"])
+        sizes = rounds, local_steps, training["batch"]
+        releases = example_releases(config["seed"], cluster_indices, *sizes)
+    else:
+        is_split = not policy_entry(config["policy"]["name"]).by_clients
+        releases = cluster_releases(rounds, local_steps, one_decoder=is_split)
+    noise_multiplier = privacy["noise_multiplier"] or noise_multiplier_of(
+        privacy["epsilon"], float(releases[-1]), privacy["delta"]
+    )
+    return Account(privacy["unit"], noise_multiplier, privacy["delta"], releases)
+
+
+def _check_unit(policy: str) -> None:
+    """Refuse a policy, which a study may have changed, that no rule of the keys has seen."""
+    if not policy_entry(policy).by_clients:
+        problem = f"devices of {policy} know gradients of micro-batches alone"
+        remedy = "Give cluster, or a data-parallel policy such as control_unit_fl"
+        raise InputError("privacy.unit", "example", problem, remedy)
+
+
+def privacy_rules(config: Any, account: Account | None, weight: np.ndarray) -> dict[str, Any]:
+    """Fields of ``Rules`` for a run with this account, and clusters of these shares ``[N]``."""
+    if account is None:
+        return {}
+    privacy = config["privacy"]
+    shared = {
+        "noise_multiplier": account.noise_multiplier,
+        "clip_norm": privacy["clip_norm"],
+        "seed": seed_words(seed_of(config, "privacy")),
+    }
+    if account.unit == "example":
+        at_once = privacy["examples_at_once"]
+        return {"example_privacy": ExamplePrivacy(examples_at_once=at_once, **shared)}
+    clip, largest = privacy["decoder_clip_norm"], float(weight.max())
+    of_server = {"decoder_clip_norm": clip, "largest_share": largest}
+    return {"cluster_privacy": ClusterPrivacy(**of_server, **shared)}

@@ -17,9 +17,9 @@ from collapipe_jax.learning.models.config import (
     MOST_WORDS,
 )
 from collapipe_jax.learning.pipeline.execution import BACKENDS
-from collapipe_jax.learning.tasks.bleu_tokenizers import AUTO, TOKENIZERS
 from collapipe_jax.learning.tasks.registry import TASKS
 from collapipe_jax.learning.tasks.sampling import SCHEMES
+from collapipe_jax.learning.tasks.scores import AUTO, TOKENIZERS
 from collapipe_jax.runs.config.keys import key, own_seed, section
 
 _SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"

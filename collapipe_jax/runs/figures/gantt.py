@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, Patch, Rectangle
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.timeline import Events, alternating_events, flow_events
+from collapipe_jax.edge.cost.latency import Events, alternating_events, flow_events
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.results.checkpoints import RunRecord
 

@@ -12,13 +12,14 @@ import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import zarr
 from zarr.codecs import ZstdCodec
 from zarr.errors import ContainsArrayError, ContainsGroupError
 
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.io.atomic import partial_path
 from collapipe_jax.core.units import unit_of
 
@@ -221,3 +222,33 @@ class Reader:
                 region.append(slice(start, start + size))
             found[name] = values[tuple(region)]
         return found
+
+
+T = TypeVar("T")
+
+
+class Shard(NamedTuple):
+    """A share of the parts of an experiment."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, parts: Sequence[T]) -> list[T]:
+        """Its own of all parts: of ``count`` neighbours one."""
+        return list(parts[self.index :: self.count])
+
+
+WHOLE = Shard()
+"""All parts."""
+
+
+def read_shard(text: str) -> Shard:
+    """A shard written as ``i/n``, ``i`` from 0.
+
+    Raises:
+      InputError: if the text has another form.
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError("--shard", text, "no shard", "Write i/n with i from 0 to n - 1")
+    return Shard(int(index), int(count))

@@ -23,11 +23,10 @@ from collapipe_jax.core.stopping import stop_between_steps
 from collapipe_jax.edge.environment import SystemRound, reset, simulate
 from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
-from collapipe_jax.runs.config.memory import check_array
+from collapipe_jax.runs.config.checks import check_array
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import parts_of, point_config
-from collapipe_jax.runs.results.shards import WHOLE, Shard
-from collapipe_jax.runs.results.store import Place
+from collapipe_jax.runs.results.store import WHOLE, Place, Shard
 
 _MOST_CHUNKS = 100_000
 

@@ -19,7 +19,7 @@ from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep, read_sweep
 from collapipe_jax.runs.config.system import system_params
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import coordinates, sweep_settings
-from collapipe_jax.runs.results.shards import WHOLE, Shard
+from collapipe_jax.runs.results.store import WHOLE, Shard
 from collapipe_jax.runs.studies.comparison import networks
 from collapipe_jax.runs.studies.montecarlo import run_policies
 

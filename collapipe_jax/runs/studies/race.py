@@ -1,5 +1,6 @@
 """Races: several policies train on the same network and data, each in a folder of its own."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -21,11 +22,11 @@ from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.experiment import Experiment, at_rate, build_experiment
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.shards import WHOLE, Shard
+from collapipe_jax.runs.results.store import WHOLE, Shard
 from collapipe_jax.runs.results.studies import Run, load_entry, save_race
+from collapipe_jax.runs.training.loop import train_together
 from collapipe_jax.runs.training.network_ahead import round_latencies_s
 from collapipe_jax.runs.training.ongoing_run import BREAKDOWN
-from collapipe_jax.runs.training.shards import train_shard
 
 ROWS = {
     "simulated time, s": ("simulated_time_s", "{:.0f}"),
@@ -284,3 +285,35 @@ def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
     side = "below" if next(iter(teams.values()))[0].task.lower_is_better else "above"
     label = f"evaluated at {goal} or {side} first after, s"
     return {label: [", ".join(team) for team in zip(*cells, strict=True)]}
+
+
+def train_shard(
+    experiments: Sequence[Experiment],
+    workdirs: Sequence[Path],
+    console: Console,
+    shard: Shard = WHOLE,
+    may_break: bool = False,
+) -> int:
+    """Train the runs of a shard that are not finished.
+
+    Args:
+      experiments: the runs of all shards, the same in every process.
+      workdirs: folder of each.
+      console: for progress.
+      shard: which of them are trained here.
+      may_break: whether a run that breaks down is done, too.
+
+    Returns:
+      The number of runs that all shards lack.
+    """
+    ends = ("summary.json", BREAKDOWN) if may_break else ("summary.json",)
+
+    def is_done(workdir: Path) -> bool:
+        return any((workdir / end).exists() for end in ends)
+
+    # A run that broke down breaks down again: it is not tried twice.
+    own = [n for n in shard.of(range(len(experiments))) if not (may_break and is_done(workdirs[n]))]
+    folders = [workdirs[place] for place in own]
+    with contextlib.suppress(*([TrainingError] if may_break else [])):
+        train_together([experiments[place] for place in own], folders, resume=True, console=console)
+    return sum(not is_done(workdir) for workdir in workdirs)

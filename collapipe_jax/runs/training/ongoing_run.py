@@ -31,7 +31,7 @@ from collapipe_jax.learning.federated.learner import LearningReport
 from collapipe_jax.learning.models.adapters import NO_BASE, add_adapters, digest, fuse, join, split
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.learning.tasks.trained_model import seal_model
+from collapipe_jax.learning.tasks.registry import seal_model
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.results.checkpoints import Checkpoints, RunRecord, load_run

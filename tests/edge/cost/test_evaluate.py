@@ -20,7 +20,7 @@ from support.reference_cost import reference_cost
 from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.timeline import flow_time_s
+from collapipe_jax.edge.cost.latency import flow_time_s
 
 
 def draw(seed):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collapipe_jax.edge.cost import timeline
-from collapipe_jax.edge.cost.timeline import flow_events
+from collapipe_jax.edge.cost import latency as timeline
+from collapipe_jax.edge.cost.latency import flow_events
 
 LIMIT = 9
 

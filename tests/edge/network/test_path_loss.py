@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from collapipe_jax.edge.network.path_loss import PATH_LOSS_LAWS, SightLaw, path_loss_db
+from collapipe_jax.edge.network.propagation import PATH_LOSS_LAWS, SightLaw, path_loss_db
 
 FREQUENCY_GHZ = 2.0
 DISTANCES_M = np.array([3.0, 10, 16, 18, 25, 50, 100, 300, 319, 321, 1000])

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import kstest
 from support.tiny_system import PROPAGATION
 
-from collapipe_jax.edge.network.path_loss import PATH_LOSS_LAWS
 from collapipe_jax.edge.network.propagation import (
+    PATH_LOSS_LAWS,
     Shadowing,
     TopologyParams,
     d2e_distance_m,

@@ -7,7 +7,7 @@ from support import tiny_run
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.runs.training import shards
+from collapipe_jax.runs.studies import race as shards
 from collapipe_jax.runs.training.central import CentralRun
 from experiments.studies import central_gap
 

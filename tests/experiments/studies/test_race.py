@@ -17,7 +17,7 @@ from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.figures import draw
 from collapipe_jax.runs.results.checkpoints import RunRecord
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.shards import Shard
+from collapipe_jax.runs.results.store import Shard
 from collapipe_jax.runs.results.studies import Run, load_race, save_race
 from collapipe_jax.runs.studies import race as module
 from collapipe_jax.runs.studies.race import race

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from collapipe_jax.learning.federated.accountant import (
+from collapipe_jax.learning.federated.privacy import (
     Account,
     cluster_releases,
     epsilon_of,

@@ -11,8 +11,8 @@ from support.leaves_close import assert_close
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.adapters import NO_BASE, add_adapters, digest, fuse, join, split
+from collapipe_jax.learning.models.block import encode, init_encoder
 from collapipe_jax.learning.models.config import LINEAR_LAYERS, AdapterConfig, BertConfig
-from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import Linear, bind
 
 RANK = 3

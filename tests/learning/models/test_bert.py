@@ -20,8 +20,8 @@ from collapipe_jax.learning.models.bert import (
     pool,
     predict,
 )
+from collapipe_jax.learning.models.block import encode
 from collapipe_jax.learning.models.config import COMBINERS, BertConfig
-from collapipe_jax.learning.models.encoder import encode
 from collapipe_jax.learning.models.layers import example_keys
 from collapipe_jax.learning.models.split_model import example_losses
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.block import Block, rotate
+from collapipe_jax.learning.models.block import Block, encode, encoder_block, init_encoder, rotate
 from collapipe_jax.learning.models.config import CausalConfig
-from collapipe_jax.learning.models.encoder import encode, encoder_block, init_encoder
 from collapipe_jax.learning.models.layers import bind, example_keys
 from collapipe_jax.learning.pipeline import passes
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters

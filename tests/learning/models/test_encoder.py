@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.block import encode, encoder_block, init_encoder
 from collapipe_jax.learning.models.config import TransformerConfig
-from collapipe_jax.learning.models.encoder import encode, encoder_block, init_encoder
 from collapipe_jax.learning.models.layers import dropout, example_keys, layer_keys
 
 CONFIG = TransformerConfig(

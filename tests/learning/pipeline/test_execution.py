@@ -11,8 +11,8 @@ from support.leaves_close import assert_close
 
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.block import init_encoder
 from collapipe_jax.learning.models.config import BertConfig, TransformerConfig
-from collapipe_jax.learning.models.encoder import init_encoder
 from collapipe_jax.learning.models.layers import example_keys
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from collapipe_jax.learning.models.block import encoder_block, init_encoder
 from collapipe_jax.learning.models.config import BertConfig, EncoderConfig
-from collapipe_jax.learning.models.encoder import encoder_block, init_encoder
 from collapipe_jax.learning.models.layers import example_keys
 from collapipe_jax.learning.pipeline import passes
 

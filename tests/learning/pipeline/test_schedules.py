@@ -14,8 +14,8 @@ from support.leaves_close import assert_close
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.one_f_one_b import tick_of, ticks
+from collapipe_jax.learning.models.block import encode, init_encoder
 from collapipe_jax.learning.models.config import BertConfig, EncoderConfig
-from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import example_keys
 from collapipe_jax.learning.pipeline.schedules import SCHEDULES, Step, one_f_one_b
 from collapipe_jax.learning.pipeline.slots import gather_slots

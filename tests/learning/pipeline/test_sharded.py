@@ -17,8 +17,8 @@ from support.leaves_close import assert_close
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.federated.aggregation import aggregate, participant_shares
+from collapipe_jax.learning.models.block import encode, init_encoder
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import example_keys
 from collapipe_jax.learning.pipeline import sharded
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters, run_slots

@@ -12,8 +12,8 @@ from support.compilations import compiles
 
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.block import init_encoder
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.encoder import init_encoder
 from collapipe_jax.learning.pipeline import passes
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
 from collapipe_jax.learning.pipeline.mesh import STAGE

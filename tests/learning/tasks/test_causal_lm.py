@@ -24,7 +24,7 @@ from collapipe_jax.learning.tasks.causal_lm import (
     count_bytes,
     perplexity,
 )
-from collapipe_jax.learning.tasks.trained_model import seal_model
+from collapipe_jax.learning.tasks.registry import seal_model
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collapipe_jax.learning.models.bert import UNLABELLED
-from collapipe_jax.learning.tasks.masking import Masking, most_hidden
+from collapipe_jax.learning.tasks.masked_lm import Masking, most_hidden
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.subwords import WordPiece
 

@@ -8,16 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.tasks import bleu_tokenizers
-from collapipe_jax.learning.tasks.bleu_tokenizers import (
-    TOKENIZERS,
-    check_installed,
-    likely_tokenizer,
-)
+from collapipe_jax.learning.tasks import scores as bleu_tokenizers
 from collapipe_jax.learning.tasks.scores import (
+    TOKENIZERS,
     accuracy,
     bleu,
+    check_installed,
     chrf,
+    likely_tokenizer,
     macro_f1,
     majority_class,
     memorised_tags,

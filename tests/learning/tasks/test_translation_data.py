@@ -7,8 +7,8 @@ import pytest
 from support.tiny_corpora import load_data
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.tasks.held_out import text_key
 from collapipe_jax.learning.tasks.parallel_text import normalise
+from collapipe_jax.learning.tasks.sampling import text_key
 from collapipe_jax.learning.tasks.scores import bleu
 from collapipe_jax.learning.tasks.translation import (
     MAX_LABELS,

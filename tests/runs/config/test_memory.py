@@ -3,9 +3,9 @@ import time
 import pytest
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.config.checks import check_array
 from collapipe_jax.runs.config.experiment import check_experiment
 from collapipe_jax.runs.config.files import read_config
-from collapipe_jax.runs.config.memory import check_array
 
 
 @pytest.mark.parametrize(

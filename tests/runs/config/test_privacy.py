@@ -7,7 +7,7 @@ import pytest
 from support import tiny_run
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.federated import accountant as federated_accountant
+from collapipe_jax.learning.federated import privacy as federated_accountant
 from collapipe_jax.runs.config.experiment import build_experiment, build_rules, check_experiment
 
 pytestmark = pytest.mark.usefixtures("no_data")

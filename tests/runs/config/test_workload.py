@@ -12,7 +12,7 @@ from collapipe_jax.learning.models.counts import (
     embedding_parameters,
 )
 from collapipe_jax.learning.tasks.registry import TASKS
-from collapipe_jax.runs.config.workload import encoder_workload
+from collapipe_jax.runs.config.system import encoder_workload
 
 SIZES = {
     "vocabulary_size": 1000,

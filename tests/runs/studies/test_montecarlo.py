@@ -16,7 +16,7 @@ from collapipe_jax.edge.environment import reset, simulate
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import chunk_parts, joined
-from collapipe_jax.runs.results.shards import Shard, read_shard
+from collapipe_jax.runs.results.store import Shard, read_shard
 from collapipe_jax.runs.studies.montecarlo import (
     Setup,
     Work,

@@ -8,8 +8,8 @@ from rich.console import Console
 from support import tiny_run
 
 from collapipe_jax.runs.config.experiment import build_experiment
-from collapipe_jax.runs.training import device_shares
-from collapipe_jax.runs.training.device_shares import share_devices
+from collapipe_jax.runs.training import loop as device_shares
+from collapipe_jax.runs.training.loop import share_devices
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from support.compilations import compiles
 from support.metrics import read_metrics
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.federated.accountant import epsilon_of
+from collapipe_jax.learning.federated.privacy import epsilon_of
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.learning_rounds import learn
 from collapipe_jax.runs.training.loop import train, train_together

@@ -15,7 +15,8 @@ from support.compilations import compiles
 from support.metrics import read_metrics
 
 from collapipe_jax.runs.config.experiment import build_experiment
-from collapipe_jax.runs.training import device_shares, loop
+from collapipe_jax.runs.training import loop
+from collapipe_jax.runs.training import loop as device_shares
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.runs.training.loop import round_inputs, train, train_together
 from collapipe_jax.runs.training.network_ahead import NetworkAhead, initial_network
