@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
     if options.policy == "dssra":
         decision, parts = _plan_and_explain(problem, options.micro_batches, options.certify)
     else:
-        decision, parts = _plan(problem, policy)
+        decision, parts = plan_round(problem, policy)
     write_decision(options.out, decision, options.policy)
     console.print(*parts, sep="\n", highlight=False)
     console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
@@ -107,8 +107,10 @@ def _plan_and_explain(
     return solution.decision, parts
 
 
-def _plan(problem: RoundProblem, policy: Policy) -> tuple[Decision, tuple[RenderableType, ...]]:
-    """The decision of any other policy.
+def plan_round(
+    problem: RoundProblem, policy: Policy
+) -> tuple[Decision, tuple[RenderableType, ...]]:
+    """The decision of any policy, and its table, its summary and a remark.
 
     Limits have multipliers only at an optimum of (P2).
     """

@@ -4,11 +4,15 @@ r"""Train a model over a simulated network, or several side by side.
     collapipe train --config=default --workdir=runs/default --resume
     collapipe train --config=classification --config.task.train=a.csv \
         --config.task.test=b.csv --workdir=runs/own --linear-baseline
+    collapipe train --model=MODEL --data=train.jsonl --workdir=runs/tuned
     collapipe train --config=quickstart --workdir=runs/rates --seeds=4 \
         --sweep training.client_learning_rate=4e-3,8e-3
 
 Any key may be set on the way: ``--config.control.v=30``. Draw the figures afterwards
 with ``collapipe figures --workdir=runs/default``.
+
+With --model a published model is fine-tuned: its folder and the file of --data give all keys, which
+are printed. --lora=8 trains adapters alone, and --dry-run shows who would hold what.
 
 With --sweep or --seeds every combination is a run in ``runs/`` of the workdir, as ``collapipe
 sweep`` writes axes. Runs that differ in values alone train together in one program, spread over
@@ -27,15 +31,18 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser
+from collapipe_jax.cli.plan import plan_round
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
-from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.errors import InputError, collect
 from collapipe_jax.core.io.atomic import write_sealed
 from collapipe_jax.core.io.lock import own_share
 from collapipe_jax.core.statistics import interval_text, mean_interval
 from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment, build_experiment, check_experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_values
+from collapipe_jax.runs.config.finetuning import fine_tuning
 from collapipe_jax.runs.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.runs.results.checkpoints import newest_step
 from collapipe_jax.runs.results.workdir import open_workdir, read_summary
@@ -45,22 +52,32 @@ _SWEEP: dict[str, Any] = {
     "seeds": (1, "number of seeds"),
     "at-once": (0, "most runs of a sweep that train together (default: all)"),
 }
+_TUNING: dict[str, Any] = {
+    "config": "",
+    "model": ("", "folder of a published BERT, Llama or Qwen, to be fine-tuned on --data"),
+    "data": ("", "file to fine-tune on: texts, labelled texts or tagged sentences"),
+    "test": ("", "file to score at the end; without it validation has the scores"),
+    "lora": (0, "rank of adapters; 0 trains all parameters"),
+}
 _WIDTH = 100
 
 
 def main(argv: Sequence[str]) -> None:
     """Build the experiment, train, and print the summary; or all of a sweep."""
-    parser = make_parser(__doc__, "config", "workdir", **_SWEEP, **SHARD, **CLUSTER)
+    parser = make_parser(__doc__, "workdir", **_TUNING, **_SWEEP, **SHARD, **CLUSTER)
     add_sweep(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the run in the workdir")
     add_linear = "also score a linear model on the test set, of classification and tagging"
     parser.add_argument("--linear-baseline", action="store_true", help=add_linear)
+    dry = "print the decision of a first round, its time and energy, and train nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
     parser.add_argument("--coordinator", help="ADDRESS:PORT of the first host, or auto")
     parser.add_argument("--hosts", type=int, help="how many there are")
     parser.add_argument("--host", type=int, help="which of them this one is, from 0")
     where = "ADDRESS:PORT that the first host listens at (default: --coordinator if in digits)"
     parser.add_argument("--bind", help=where)
     options, overrides = parser.parse_known_args(argv)
+    _check_tuning(options)
     if options.sweep or options.seeds != 1:
         _train_sweep(argv, options, overrides)
         return
@@ -82,6 +99,9 @@ def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     """Train one run, and print its summary."""
     console, path = Console(), Path(options.workdir) / "summary.json"
     experiment = hosts.on_every(lambda: _build(options, overrides))
+    if options.dry_run:
+        _show_round(experiment)
+        return
     scores = experiment.task.linear_scores if options.linear_baseline else None
     linear = hosts.on_first(lambda: scores(experiment.corpus)) if scores else {}
     run = train(experiment, options.workdir, resume=options.resume, console=console)
@@ -91,6 +111,17 @@ def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     if linear:
         write_sealed(path, summary)
     _print_summary(summary)
+
+
+def _show_round(experiment: Experiment) -> None:
+    """Print the decision of a round at mean gains: who holds what, its time, energy and memory."""
+    if policy_entry(experiment.config["policy"]["name"]).by_clients:
+        name = experiment.config["policy"]["name"]
+        remedy = "Leave it out, or take a pipeline such as dssra"
+        raise InputError("--dry-run", True, f"{name} decides no pipeline", remedy)
+    problem, console = experiment.system.mean_problem, console_for_tables(_WIDTH)
+    _, (table, summary, _) = plan_round(problem, experiment.policy)
+    console.print(table, summary, sep="\n", highlight=False)
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
@@ -186,9 +217,38 @@ def score_table(settings: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str
     return make_table((*settings[0][0], *names), rows, left=len(settings[0][0]) - 1)
 
 
+def _check_tuning(options: argparse.Namespace) -> None:
+    """Refuse a run without a configuration, and half of the options of fine-tuning."""
+    with collect() as step:
+        for name in ("data", "test", "lora"):
+            with step():
+                if (value := getattr(options, name)) and not options.model:
+                    raise InputError(f"--{name}", value, "of fine-tuning", "Give --model, too")
+        with step():
+            if options.model and not options.data:
+                problem, remedy = "nothing to fine-tune it on", "Give a file as --data"
+                raise InputError("--model", options.model, problem, remedy)
+        with step():
+            if options.model and (options.sweep or options.seeds != 1):
+                problem, remedy = "one run", "Leave out --sweep and --seeds"
+                raise InputError("--model", options.model, problem, remedy)
+        with step():
+            if options.model and options.config:
+                problem = "all keys follow from --model and --data"
+                raise InputError("--config", options.config, problem, "Leave one of them out")
+            if not (options.model or options.config):
+                remedy = "Give one, such as quickstart; or --model and --data"
+                raise InputError("--config", "", "no configuration", remedy)
+
+
 def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     """The experiment of a configuration; all wrong keys and files are reported at once."""
-    config, unknown = read_values(options.config, parse_overrides(overrides))
+    name, values = options.config, dict[str, Any](parse_overrides(overrides))
+    if options.model:
+        tuning = fine_tuning(options.model, options.data, options.test, options.lora, values)
+        name, values = tuning.config, tuning.values
+        Console().print(tuning.summary, soft_wrap=True, highlight=False)
+    config, unknown = read_values(name, values)
     experiment = build_experiment(config, unknown)
     if options.linear_baseline and experiment.task.linear_scores is None:
         problem = f"there is no linear model of {config.task.kind}"

@@ -109,7 +109,7 @@ def load_causal_lm(directory: str | Path) -> tuple[CausalConfig, Params, dict[st
         unknown, given twice, not finite, or of another shape or type.
     """
     directory = Path(directory)
-    config, document = _read_config(directory / CONFIG)
+    config, document = read_causal_config(directory / CONFIG)
     tensors = read_all(directory, _without_buffers)
     table = tensors.get(f"{_EMBEDDING}.weight")
     if table is not None and document.get("tie_word_embeddings", False):
@@ -160,7 +160,7 @@ def _without_buffers(name: str) -> str | None:
     return None if name.endswith(".rotary_emb.inv_freq") else name
 
 
-def _read_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
+def read_causal_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
     """Sizes on file, and all that is there.
 
     Keys that change the output are read, or refused where they are not supported.

@@ -337,7 +337,8 @@ def _reject(field: str, value: object, problem: str, remedy: str) -> None:
 
 Sizes = TypeVar("Sizes", BertConfig, CausalConfig)
 
-_SAME = ("width", "heads", "feed_forward_width", "encoder_blocks", "vocabulary_size")
+PUBLISHED_SIZES = ("width", "heads", "feed_forward_width", "encoder_blocks", "vocabulary_size")
+"""Sizes of every kind of model that training takes from a published one as they are."""
 _CHOSEN = ("dropout_rate", "attention_dropout_rate", "attention", "rematerialise", "compute_dtype")
 _CHOSEN += ("adapters",)
 
@@ -352,7 +353,7 @@ def pretrained_sizes(
         network prices the model; or too few positions; or all of these.
     """
     with collect() as step:
-        for field in (*_SAME, *more):
+        for field in (*PUBLISHED_SIZES, *more):
             section = "task" if field == "vocabulary_size" else "model"
             ours, theirs = getattr(wanted, field), getattr(found, field)
             with step():

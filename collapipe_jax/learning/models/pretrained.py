@@ -41,6 +41,8 @@ from collapipe_jax.learning.models.tensor_files import (
 
 OWN_TYPE = "collapipe_bert"
 """``model_type`` of what the layout of BERT cannot express."""
+BERT_TYPES = ("bert", OWN_TYPE)
+"""``model_type`` of what is a BERT."""
 OWN_WEIGHTS = "collapipe_bert.safetensors"
 """File of its tensors, which have the names of BERT where there are any."""
 _POOLING, _HEAD_KIND = "collapipe_pooling", "collapipe_head"
@@ -76,7 +78,7 @@ _ACTIVATIONS = {
 
 # What keys must hold for the encoder to be ours; the first value stands for an absent key.
 _REQUIRED: dict[str, tuple[object, ...]] = {
-    "model_type": ("bert", OWN_TYPE),
+    "model_type": BERT_TYPES,
     "hidden_act": tuple(_ACTIVATIONS),
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
@@ -138,7 +140,7 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
         tensors that are missing, unknown, given twice, not finite, or of another shape or type.
     """
     directory = Path(directory)
-    config, document = _read_config(directory / CONFIG)
+    config, document = read_bert_config(directory / CONFIG)
     tensors = _read_all(directory, document, (*_UNUSED, _HEAD))
     return config, _fill(directory, config, tensors)
 
@@ -160,7 +162,7 @@ def load_labelling_bert(directory: str | Path) -> LabellingBert:
     Reads checkpoints of ``BertForSequenceClassification`` and ``BertForTokenClassification``.
     """
     directory = Path(directory)
-    config, document = _read_config(directory / CONFIG)
+    config, document = read_bert_config(directory / CONFIG)
     labels = read_labels(directory / CONFIG, document)
     pooling, head = read_head(directory / CONFIG, document)
     tensors = _read_all(directory, document, _UNUSED)
@@ -198,7 +200,7 @@ def load_masked_bert(directory: str | Path) -> tuple[BertConfig, Params]:
     Arguments and errors as of ``load_bert``.
     """
     directory = Path(directory)
-    config, document = _read_config(directory / CONFIG)
+    config, document = read_bert_config(directory / CONFIG)
     tensors = _read_all(directory, document, (*_OTHERS, _HEAD, _TIED_BIAS))
     return config, _fill(directory, config, tensors, masked_lm=True)
 
@@ -328,7 +330,7 @@ def _canonical(name: str, unused: tuple[str, ...]) -> str | None:
     return None if name.startswith(unused) else name
 
 
-def _read_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
+def read_bert_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
     """Sizes on file, and all that is there.
 
     Keys that change the encoder's output are read, or refused where they are not supported.

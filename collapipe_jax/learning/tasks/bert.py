@@ -31,9 +31,11 @@ from collapipe_jax.learning.models.pretrained import (
     label_settings,
     load_bert,
     load_labelling_bert,
+    read_bert_config,
     save_bert,
 )
 from collapipe_jax.learning.models.split_model import SplitModel
+from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.tasks.corpora import forbidden_pairs
 from collapipe_jax.learning.tasks.ngrams import WordNgrams, most_ngrams
 from collapipe_jax.learning.tasks.sampling import seeded_generator
@@ -53,7 +55,7 @@ _COUNTS = ("samples", "validation_samples", "labels")
 Sets = TypeVar("Sets")
 MODEL_READS = frozenset({"model.pretrained", *(f"model.{size}" for size in NGRAM_SIZES)})
 READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
-NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
+NEEDS = {"task.train": "Give a file"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,6 @@ class BertTask(Task):
     """What the tasks with BERT share; a head for labels, where a task has no other."""
 
     pools: ClassVar[bool]  # whether a text has one label instead of one a token
-    sets: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
     reads: ClassVar = READS
     needs: ClassVar = NEEDS
 
@@ -84,6 +85,14 @@ class BertTask(Task):
         return count_work(config, pools=cls.pools)
 
     @classmethod
+    def check_pretrained(cls, config: Config) -> None:
+        """Refuse sizes other than a pretrained BERT has."""
+        if folder := config["model"]["pretrained"]:
+            with under_keys({"directory": "model.pretrained"}):
+                found, _ = read_bert_config(Path(folder) / CONFIG)
+            pretrained_sizes(folder, make_sizes(config), found, NGRAM_SIZES)
+
+    @classmethod
     def from_config(cls, config: Config, corpus: Any = None) -> Self:
         """Read pretrained parameters and, unless it is given, the corpus; check that they fit."""
         task, model = config["task"], config["model"]
@@ -104,8 +113,9 @@ class BertTask(Task):
             **cls.further_fields(config, sizes, data),
         )
         sets: dict[str, Any] = {"train": bare.with_ngrams(data.train)}
-        for name in cls.sets[1:]:
-            sets[name] = bare.prepared(getattr(data, name))
+        for name in ("validation", "test"):
+            if (samples := getattr(data, name)) is not None:
+                sets[name] = bare.prepared(samples)
         return dataclasses.replace(bare, data=data._replace(**sets))
 
     @classmethod

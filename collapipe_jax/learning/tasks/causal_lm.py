@@ -14,7 +14,11 @@ import numpy as np
 from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
-from collapipe_jax.learning.models.causal_files import load_causal_lm, save_causal_lm
+from collapipe_jax.learning.models.causal_files import (
+    load_causal_lm,
+    read_causal_config,
+    save_causal_lm,
+)
 from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM
 from collapipe_jax.learning.models.config import (
     PAD_ID,
@@ -24,6 +28,8 @@ from collapipe_jax.learning.models.config import (
 )
 from collapipe_jax.learning.models.generation import Sampling, generate
 from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.published import FURTHER_SIZES
+from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer, check_room, train_byte_pieces
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
@@ -44,7 +50,6 @@ from collapipe_jax.learning.tasks.translation import SYNTHETIC, length_labels
 
 _OF_FILES = ("train", "validation", "test", "samples", "validation_samples", "text_column")
 _USUAL_TOKENS = 32  # of a continuation
-_FURTHER_SIZES = ("key_value_heads", "head_size", "query_bias", "query_key_norm")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,7 @@ class LanguageModelling(Task):
     reads: ClassVar = frozenset(
         {
             "model.pretrained",
-            *(f"model.{key}" for key in _FURTHER_SIZES),
+            *(f"model.{key}" for key in FURTHER_SIZES),
             *(f"task.{key}" for key in _OF_FILES),
         }
     )
@@ -106,6 +111,14 @@ class LanguageModelling(Task):
         )
 
     @classmethod
+    def check_pretrained(cls, config: Config) -> None:
+        """Refuse sizes other than a pretrained language model has."""
+        if folder := config["model"]["pretrained"]:
+            with under_keys({"directory": "model.pretrained"}):
+                found, _ = read_causal_config(Path(folder) / CONFIG)
+            pretrained_sizes(folder, cls.make_sizes(config), found, FURTHER_SIZES)
+
+    @classmethod
     def read_corpus(cls, config: Config) -> TextSets | None:
         """Texts of the files; None where they are to be generated.
 
@@ -116,10 +129,9 @@ class LanguageModelling(Task):
         given = {key: task[key] for key in _OF_FILES if task.get(key)}
         if not given and task.get("corpus") == SYNTHETIC:
             return None
-        for key in ("train", "test"):
-            if key not in given:
-                remedy = "Give a file with a text a line"
-                raise InputError(f"task.{key}", "", "causal_lm needs it with others", remedy)
+        if "train" not in given:
+            remedy = "Give a file with a text a line"
+            raise InputError("task.train", "", "causal_lm needs it with others", remedy)
         return read_text_sets(**given, seed=seed_of(config, "task"))
 
     @classmethod
@@ -137,7 +149,10 @@ class LanguageModelling(Task):
         task = config["task"]
         sets = corpus or cls.read_corpus(config) or _generate(config)
         tokenizer = tokenizer or train_byte_pieces(sets.train, task["vocabulary_size"])
-        train, validation, test = (_encode(tokenizer, t, task["source_length"]) for t in sets)
+        train, validation, test = (
+            _encode(tokenizer, texts, task["source_length"]) if texts else None for texts in sets
+        )
+        assert train is not None  # a file without a text is refused
         lengths = np.sum(train.arrays.token_ids != NOTHING, axis=1)
         return TaskData(
             tokenizer=tokenizer,
@@ -154,7 +169,7 @@ class LanguageModelling(Task):
         if folder := config["model"]["pretrained"]:
             with under_keys({"directory": "model.pretrained"}):
                 on_file, pretrained, document = load_causal_lm(folder)
-            sizes = pretrained_sizes(folder, sizes, on_file, _FURTHER_SIZES)
+            sizes = pretrained_sizes(folder, sizes, on_file, FURTHER_SIZES)
             tokenizer = ByteTokenizer.from_folder(Path(folder), document)
         data = cls.load_data(config, corpus, tokenizer)
         if (entries := sizes.vocabulary_size) < data.tokenizer.size:

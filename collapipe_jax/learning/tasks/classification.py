@@ -287,12 +287,13 @@ class Classification(bert.BertTask):
         encode = functools.partial(
             _encode, wordpiece=wordpiece, labels=sets.labels, length=task["source_length"]
         )
-        train, validation, test = map(encode, (sets.train, sets.validation, sets.test))
+        train, validation = encode(sets.train), encode(sets.validation)
+        test = encode(sets.test) if sets.test else None
         keys = train.arrays.labels
         if task["domains"]:
             file = TextFile("task.domains", task["domains"])
             keys = _domain_numbers(file, read_domains(file), sets.labels)[keys]
-        cut = {"train": train, "validation": validation, "test": test}
+        cut = {"train": train, "validation": validation} | ({"test": test} if test else {})
         return TaskData(
             tokenizer=wordpiece,
             labels=sets.labels,

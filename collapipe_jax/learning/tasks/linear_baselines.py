@@ -90,19 +90,24 @@ def tag_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]]]
 
 
 def text_svm(sets: LabelledSets) -> dict[str, Any]:
-    """Test scores of the linear SVM on texts, by the names of the model's and ``_linear``."""
-    return _named(class_scores(sets)[_TEXT_SVM](), "test_accuracy", "test_macro_f1")
+    """Final scores of the linear SVM on texts, by the names of the model's and ``_linear``."""
+    return _named(sets, class_scores(_judged(sets))[_TEXT_SVM](), "accuracy", "macro_f1")
 
 
 def word_svm(sets: LabelledSets) -> dict[str, Any]:
-    """Test scores of the linear SVM on words, likewise; None where no entity is to be found."""
-    names = ("test_span_f1", "test_recall_of_seen", "test_recall_of_unseen")
-    return _named(tag_scores(sets)[_WORD_SVM](), *names)
+    """Final scores of the linear SVM on words; None where no entity is to be found."""
+    names = "span_f1", "recall_of_seen", "recall_of_unseen"
+    return _named(sets, tag_scores(_judged(sets))[_WORD_SVM](), *names)
 
 
-def _named(scores: tuple[Score, ...], *names: str) -> dict[str, Any]:
-    values = {f"{name}_linear": score.value for name, score in zip(names, scores, strict=True)}
-    return finite(values)
+def _judged(sets: LabelledSets) -> LabelledSets:
+    """The sets; validation is the test where there is none."""
+    return sets if sets.test else sets._replace(test=sets.validation)
+
+
+def _named(sets: LabelledSets, scores: tuple[Score, ...], *names: str) -> dict[str, Any]:
+    prefix, pairs = "test" if sets.test else "validation", zip(names, scores, strict=True)
+    return finite({f"{prefix}_{name}_linear": score.value for name, score in pairs})
 
 
 def _logistic_regression(train, labels, _):

@@ -1,7 +1,7 @@
 """Masked language modelling: texts without labels, BERT learns to find hidden pieces.
 
 The trained BERT is a start for the other tasks (``model.pretrained``). No test set is read: there
-is no key for one, and the scores are those of the validation set.
+is no key for one, and validation has the final scores.
 """
 
 import dataclasses
@@ -144,8 +144,6 @@ class MaskedLanguageModelling(bert.BertTask):
     score_name: ClassVar[str] = "masked accuracy"
     score_key: ClassVar[str] = "masked_accuracy"
     trivial_key: ClassVar[str] = "masked_accuracy_majority"
-    last_set: ClassVar[str] = "validation"
-    sets: ClassVar[tuple[str, ...]] = ("train", "validation")
     reads: ClassVar = bert.MODEL_READS | {f"task.{key}" for key in (*_TASK_KEYS, *_FURTHER_KEYS)}
     needs: ClassVar = {"task.train": "Give a file"}
 

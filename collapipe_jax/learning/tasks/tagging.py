@@ -329,9 +329,10 @@ class Tagging(bert.BertTask):
         length = config["task"]["source_length"]
         wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
         train, validation, test = (
-            cut_windows(wordpiece, each, sets.labels, length)
+            cut_windows(wordpiece, each, sets.labels, length) if each else None
             for each in (sets.train, sets.validation, sets.test)
         )
+        assert train is not None  # a file without a sentence is refused
         types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
         keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
         return TaskData(

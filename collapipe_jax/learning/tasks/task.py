@@ -54,7 +54,7 @@ class TaskData(NamedTuple):
     labels: tuple[str, ...] = ()
     train: Any = None  # a batch of the model, NumPy leaves ``[n, ...]``
     validation: Any = None  # ``ScoredSet``
-    test: Any = None  # ``ScoredSet``
+    test: Any = None  # ``ScoredSet``, or None: then validation has the final scores
     # Integers by which splits other than IID share out training samples, ``[n]``
     split_keys: Any = None
     train_text: Any = None  # texts behind ``train``, where the task needs them
@@ -75,7 +75,6 @@ class Task(abc.ABC):
     lower_is_better: ClassVar[bool] = False  # whether training lowers the validation score
     # Whether the validation score is a mean over samples: ``sample_scores``
     scores_samples: ClassVar[bool] = False
-    last_set: ClassVar[str] = "test"  # set of the final scores; the other is ``validation``
     # Keys that not every task reads; the others refuse all but their defaults
     reads: ClassVar[frozenset[str]] = frozenset()
     # Keys that must not be empty in training, each with the remedy
@@ -99,6 +98,11 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def count_work(cls, config: Config) -> ModelCounts:
         """Work that the model asks of the network, without reading any file."""
+
+    @classmethod
+    def check_pretrained(cls, config: Config) -> None:
+        """Refuse sizes other than a pretrained model has, all at once, without its tensors."""
+        del config
 
     @classmethod
     def read_corpus(cls, config: Config) -> Any:
@@ -166,6 +170,11 @@ class Task(abc.ABC):
         scores = self.score(params, samples) | self.trivial(samples)
         named = {f"{self.last_set}_{name}": value for name, value in scores.items()}
         return {**named, **self.data.counts}
+
+    @property
+    def last_set(self) -> str:
+        """Set of the final scores: the test set, or validation where there is none."""
+        return "validation" if self.data.test is None else "test"
 
     @property
     def headline(self) -> str:

@@ -222,8 +222,11 @@ def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Ste
     with step(), under_keys({"mesh": "pipeline.backend"}):
         if fine["pipeline.backend"] == "sharded":
             make_pipeline_mesh(fine["network.clusters"], fine["network.devices"])
+    task, whole = find_task(fine["task.kind"]), _sections(fine)[1]
     with step():
-        find_task(fine["task.kind"]).make_sizes(_sections(fine)[1])
+        task.make_sizes(whole)
+    with step():
+        task.check_pretrained(whole)
     return fine
 
 

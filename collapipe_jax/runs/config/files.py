@@ -5,6 +5,7 @@ A name is one of :data:`NAMED`, a file ends in ``.py``, and a module has a dot, 
 """
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -16,6 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.core.errors import InputError, collect, nearest
+from collapipe_jax.learning.models.published import published_keys
 from collapipe_jax.runs.config.checks import check_config
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.named import NAMED
@@ -66,6 +68,7 @@ def read_values(
             # A list may be written a,b and one of a single entry a.
             values[name] = tuple(_parse(word.strip()) for word in value.split(","))
     _follow_batch(config, values, overrides or {})
+    _follow_pretrained(values, overrides or {})
     if values.get("network.file") and (following := FOLLOWING.intersection(overrides or ())):
         name = min(following)
         raise InputError(name, values[name], "it follows from network.file", "Leave it out")
@@ -80,6 +83,16 @@ def _follow_batch(config: Config, values: dict[str, Any], overrides: Mapping[str
         return
     if tuple(training.micro_batch_choices) == _divisors(training.batch):
         values[key] = _divisors(batch)
+
+
+def _follow_pretrained(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Take sizes, vocabulary and dropout from the folder of a pretrained model, unless given."""
+    folder = values.get("model.pretrained")
+    if not folder or not isinstance(folder, str):
+        return
+    with contextlib.suppress(InputError):  # which is reported with what else is wrong
+        followed = published_keys(folder)
+        values |= {key: followed[key] for key in followed.keys() - set(overrides)}
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -109,7 +109,6 @@ def test_files_become_sets(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "key"),
     [
-        ("task.train", "a.txt", "task.test"),
         ("task.corpus", "pairs.txt", "task.train"),
         ("task.labels", 2, "task.labels"),
         ("model.key_value_heads", 3, "model.key_value_heads"),

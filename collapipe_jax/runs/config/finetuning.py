@@ -1,0 +1,254 @@
+"""Fine-tuning of a published model on a file: all keys follow from the two.
+
+Rates, passes and batches are usual for fine-tuning. Memory and budgets keep the proportions of
+``default.py``: a board holds as large a part of the blocks, and a budget is as many times the
+energy that a static pipeline spends.
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.edge.control.budget_floors import device_budget_floor_j
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.memory import block_bytes
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.system import SystemParams, sample_system
+from collapipe_jax.learning.models.config import BertConfig, CausalConfig
+from collapipe_jax.learning.models.published import published_keys, read_published_sizes
+from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
+from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer
+from collapipe_jax.learning.tasks.classification import read_labelled_text
+from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.records import SUFFIXES
+from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.learning.tasks.subwords import WordPiece
+from collapipe_jax.learning.tasks.tagging import read_tagged_text
+from collapipe_jax.runs.config import default
+from collapipe_jax.runs.config.files import read_values
+from collapipe_jax.runs.config.system import build_system_params, system_key
+
+_PASSES = 3
+_LONGEST = 128  # tokens of a row
+_LARGEST_BATCH = 32
+_NETWORKS = 3
+_MICRO_BATCHES = 8  # of the static pipeline
+_MARGIN = 1.25  # of a budget of devices over its floor, which losses and fading raise
+
+# Learning rates of the parts: published blocks take small steps, a fresh head larger ones, and
+# adapters, which start at zero, the largest (Hu et al. 2106.09685 have 2e-4 to 1e-3).
+_RATES = {
+    ("bert", False): (3e-4, 1e-3),
+    ("bert", True): (2e-3, 2e-3),
+    ("causal", False): (1e-4, 1e-4),
+    ("causal", True): (1e-3, 1e-4),
+}
+
+
+class FineTuning(NamedTuple):
+    """A run of fine-tuning."""
+
+    config: str  # name of the configuration that it starts from
+    values: dict[str, Any]  # of the keys that follow from model and file
+    summary: str  # of these, in one line
+
+
+def fine_tuning(
+    model: str, data: str, test: str = "", lora: int = 0, given: dict[str, Any] | None = None
+) -> FineTuning:
+    """Keys to train a published model on a file.
+
+    Args:
+      model: folder of a BERT, a Llama or a Qwen in the layout of Hugging Face.
+      data: file with texts, labelled texts or tagged sentences.
+      test: file of the same form; without one validation has the final scores.
+      lora: rank of adapters; 0 trains everything.
+      given: values by key that a user sets, and that others follow.
+
+    Raises:
+      InputError: a folder or a file that cannot be read, or whose forms do not fit.
+    """
+    given = dict(given or {})
+    with under_keys({"file": "--model", "directory": "--model"}):
+        sizes = read_published_sizes(model)
+        values = published_keys(model)
+    kind = given.get("task.kind") or _kind_of(sizes, TextFile("--data", data))
+    values |= {"model.pretrained": model, "task.train": data, "task.test": test}
+    values |= {"task.corpus": "", "task.validation": "", "model.adapter_rank": lora}
+    if kind == "masked_lm" and test:
+        raise InputError("--test", test, "masked_lm has no test set", "Leave it out")
+    with under_keys({"task.train": "--data", "task.test": "--test"}):
+        values |= _from_texts(kind, sizes, values, given)
+    is_causal = isinstance(sizes, CausalConfig)
+    client_rate, head_rate = _RATES["causal" if is_causal else "bert", lora > 0]
+    values |= {
+        "training.client_learning_rate": client_rate,
+        "training.decoder_learning_rate": head_rate,
+    }
+    if is_causal:
+        values |= {"model.label_smoothing": 0.0}
+    values |= _in_proportion(kind, {**values, **given})
+    values |= given
+    return FineTuning(kind, values, _summary(kind, values))
+
+
+def _kind_of(sizes: BertConfig | CausalConfig, file: TextFile) -> str:
+    """The task of a model and of a file, by the forms that the file can be read in."""
+    if isinstance(sizes, CausalConfig):
+        return "causal_lm"
+    readers: dict[str, Any] = {"classification": read_labelled_text, "tagging": read_tagged_text}
+    may_be_tagged = file.suffix in (".jsonl", ".parquet", ".tsv")
+    if file.suffix not in (*SUFFIXES, ".json"):
+        readers.pop("classification")
+    elif not may_be_tagged:
+        readers.pop("tagging")
+    errors = []
+    for kind, read in readers.items():
+        try:
+            read(file)
+        except InputError as error:
+            errors.append(error)
+        else:
+            return kind
+    if file.suffix in (*SUFFIXES, ".json"):
+        raise errors[0]
+    return "masked_lm"  # lines of text
+
+
+def _from_texts(
+    kind: str,
+    sizes: BertConfig | CausalConfig,
+    values: dict[str, Any],
+    given: dict[str, Any],
+) -> dict[str, Any]:
+    """Keys that follow from the training texts: their length and their number."""
+    config, _ = read_values(kind, {**values, **given})
+    model = values["model.pretrained"]
+    corpus = find_task(kind).read_corpus(config.to_dict())
+    texts = [_text(entry) for entry in corpus.train]
+    if isinstance(sizes, CausalConfig):
+        document = read_json(Path(model) / CONFIG, "Take the original file")
+        pieces = ByteTokenizer.from_folder(Path(model), document).encode(texts)
+    else:
+        vocabulary = str(Path(model) / "vocab.txt")
+        pieces = WordPiece.from_file(vocabulary, config.task.lowercase).pieces_of(texts)
+    # All but the longest two in a hundred fit a row, begin and end included.
+    longest = int(np.quantile([len(row) + 2 for row in pieces], 0.98, method="higher"))
+    length = min(8 * math.ceil(longest / 8), _LONGEST, sizes.positions)
+    clusters, steps = config.network.clusters, config.training.local_steps
+    batch = _LARGEST_BATCH
+    while batch > 1 and batch * clusters * steps > len(texts):
+        batch //= 2
+    if "training.batch" in given:
+        batch = config.training.batch
+    rounds = max(10, math.ceil(_PASSES * len(texts) / (batch * clusters * steps)))
+    if "training.rounds" in given:
+        rounds = config.training.rounds
+    every = max(1, rounds // 10)
+    keys: dict[str, Any] = {
+        "task.source_length": length,
+        "training.batch": batch,
+        "training.rounds": rounds,
+        "training.warmup_steps": max(1, rounds * steps // 10),
+        "evaluation.every_rounds": every,
+        "checkpoint_every_rounds": every,
+    }
+    if hasattr(corpus, "labels"):
+        keys["task.labels"] = len(corpus.labels)
+    return keys
+
+
+def _text(entry: Any) -> str:
+    """The text of a labelled text, of a tagged sentence, or of a text."""
+    if isinstance(entry, str):
+        return entry
+    return entry.text if hasattr(entry, "text") else " ".join(entry.tokens)
+
+
+def _in_proportion(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Share of memory and budgets, with the proportions of the default configuration."""
+    usual = default.get_config()
+    config, _ = read_values(kind, values)
+    # Wide enough for now: these follow from what the model needs.
+    config.update_from_flattened_dict({"devices.memory_share": 1.0})
+    reference, params = build_system_params(usual), build_system_params(config)
+    share = _encoder_bytes(params) / _encoder_bytes(reference) * usual.devices.memory_share
+    config.devices.memory_share = share = min(1.0, _rounded_up(share))
+    seeds = range(seed := seed_of(config, "network"), seed + _NETWORKS)
+    spent = _round_energy(build_system_params(config), seeds)
+    usually = _round_energy(reference, seeds)
+    keys = {"devices.memory_share": share}
+    if spent.devices_j:  # where no cluster holds the model, nothing is spent; that is refused later
+        unit, device = spent.units_j / usually.units_j, spent.devices_j / usually.devices_j
+        device_j = max(device * usual.control.device_budget_j, _MARGIN * spent.device_floor_j)
+        unit_j = _rounded_up(unit * usual.control.control_unit_budget_j)
+        keys |= {"control.control_unit_budget_j": unit_j}
+        keys |= {"control.device_budget_j": _rounded_up(device_j)}
+    return keys
+
+
+def _encoder_bytes(params: SystemParams) -> float:
+    """Memory of all blocks together."""
+    work = params.workload
+    return float(np.asarray(work.blocks * block_bytes(work, work.batch)))
+
+
+class _RoundEnergy(NamedTuple):
+    """Energy of a round of the static pipeline, and the least budget of devices."""
+
+    # means over nodes and networks
+    units_j: float
+    devices_j: float
+    device_floor_j: float  # of the worst cluster
+
+
+def _round_energy(params: SystemParams, seeds: Iterable[int]) -> _RoundEnergy:
+    """The energy of these networks at mean gains."""
+
+    @quick_jit
+    def draw(key: jax.Array) -> tuple[RoundProblem, jax.Array]:
+        problem = sample_system(key, params).mean_problem
+        once = problem.replace(radio=problem.radio.replace(retransmissions="free"))
+        return problem, evaluate(once, static_pipeline(once, _MICRO_BATCHES)).energy_j
+
+    drawn = [draw(system_key(seed)) for seed in seeds]
+    energy_j = np.stack([np.asarray(energy) for _, energy in drawn])
+    floor_j = max(device_budget_floor_j(problem).max() for problem, _ in drawn)
+    return _RoundEnergy(
+        float(energy_j[..., 0].mean()), float(energy_j[..., 1:].mean()), float(floor_j)
+    )
+
+
+def _rounded_up(value: float) -> float:
+    """A number with three digits, no smaller."""
+    factor = math.pow(10.0, 2 - math.floor(math.log10(value)))
+    return float(f"{math.ceil(value * factor) / factor:.3g}")
+
+
+def _summary(kind: str, values: dict[str, Any]) -> str:
+    shown = {
+        "task.source_length": "rows of {} tokens",
+        "training.batch": "batch {}",
+        "training.rounds": "{} rounds",
+        "training.client_learning_rate": "rate {}",
+        "training.decoder_learning_rate": "and {} of the head",
+        "devices.memory_share": "memory share {}",
+        "control.control_unit_budget_j": "budgets {} J",
+        "control.device_budget_j": "and {} J",
+    }
+    words = [
+        text.format(f"{value:g}" if isinstance(value := values[key], float) else value)
+        for key, text in shown.items()
+        if key in values
+    ]
+    if rank := values["model.adapter_rank"]:
+        words.insert(0, f"LoRA of rank {rank}")
+    return f"{kind}: " + ", ".join(words) + "; --config.KEY=VALUE changes any"

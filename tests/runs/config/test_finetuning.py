@@ -1,0 +1,121 @@
+"""A published model and a file are enough: all keys follow from the two."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import tiny_corpora, tiny_models
+
+from collapipe_jax.cli import train
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.config.files import read_config
+from collapipe_jax.runs.config.finetuning import fine_tuning
+
+pytestmark = pytest.mark.usefixtures("no_data")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of models by their kind."""
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: str(tiny_models.write(folder, kind)) for kind in ("classification", "causal_lm")}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    files = {kind: tiny_corpora.write_sets(folder, kind) for kind in ("classification", "tagging")}
+    (folder / "lines.txt").write_text("we sell zinc in oslo\nwe sell gold\n" * 40)
+    return {kind: sets["train"] for kind, sets in files.items()} | {"lines": folder / "lines.txt"}
+
+
+def test_sizes_follow_from_the_folder_unless_they_are_given(models):
+    folder = models["classification"]
+    sizes = json.loads(Path(folder, "config.json").read_text())
+    config = read_config("classification", {"model.pretrained": folder})
+    assert config.model.width == sizes["hidden_size"]
+    assert config.task.vocabulary_size == sizes["vocab_size"]
+    assert config.model.dropout_rate == sizes["hidden_dropout_prob"]
+    given = {"model.pretrained": folder, "model.heads": 1, "model.encoder_blocks": 3}
+    config = read_config("classification", given | {"task.source_length": 12})
+    config.task.update({"train": "a.csv", "labels": 2})
+    with pytest.raises(InputError) as caught:
+        build_experiment(config)
+    # All at once, and no budget hides them.
+    named = [error.key for error in caught.value.errors]
+    assert named == ["model.heads", "model.encoder_blocks", "task.train"]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "kind"),
+    [
+        ("classification", "classification", "classification"),
+        pytest.param("classification", "tagging", "tagging", marks=pytest.mark.slow),
+        pytest.param("classification", "lines", "masked_lm", marks=pytest.mark.slow),
+        pytest.param("causal_lm", "lines", "causal_lm", marks=pytest.mark.slow),
+    ],
+)
+def test_the_task_follows_from_model_and_file_and_the_run_can_be_built(
+    models, files, model, data, kind
+):
+    tuning = fine_tuning(models[model], str(files[data]), lora=2)
+    assert tuning.config == kind
+    assert tuning.summary.startswith(f"{kind}: LoRA of rank 2, rows of ")
+    experiment = build_experiment(read_config(tuning.config, tuning.values))
+    assert experiment.task.model.sizes.adapters.rank == 2
+    budget_j = experiment.config["control"]["device_budget_j"]
+    assert f"and {budget_j:g} J" in tuning.summary
+
+
+def test_what_a_user_gives_stays_and_others_follow_it(models, files):
+    given = {"training.batch": "4", "control.device_budget_j": "7.5"}
+    values = fine_tuning(models["classification"], files["classification"], given=given).values
+    assert values["training.batch"] == "4"
+    assert values["control.device_budget_j"] == "7.5"
+    assert values["devices.memory_share"] < 1.0
+
+
+def test_a_file_that_has_no_labels_is_named(models, tmp_path):
+    (tmp_path / "a.csv").write_text("words\nhello\n")
+    with pytest.raises(InputError, match="--data"):
+        fine_tuning(models["classification"], str(tmp_path / "a.csv"))
+    with pytest.raises(InputError, match="--model"):
+        fine_tuning(str(tmp_path), str(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--config = ''"),
+        (["--model=m"], "nothing to fine-tune it on"),
+        (["--config=quickstart", "--data=a.csv"], "--data = 'a.csv': of fine-tuning"),
+        (["--config=quickstart", "--model=m", "--data=a.csv"], "Leave one of them out"),
+        (["--model=m", "--data=a.csv", "--seeds=2"], "Leave out --sweep and --seeds"),
+    ],
+)
+def test_half_of_the_options_are_refused(options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        train.main([*options, f"--workdir={tmp_path / 'run'}"])
+
+
+@pytest.mark.slow
+def test_a_dry_run_shows_who_holds_what_and_trains_nothing(models, files, tmp_path, capsys):
+    folder, data = models["classification"], files["classification"]
+    train.main(
+        [f"--model={folder}", f"--data={data}", f"--workdir={tmp_path / 'run'}", "--dry-run"]
+    )
+    printed = capsys.readouterr().out
+    assert "blocks per device" in printed
+    assert "latency" in printed
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_without_a_test_file_validation_has_the_scores(models, files, tmp_path):
+    folder, data = models["classification"], files["classification"]
+    short = ["--config.training.rounds=2", "--config.training.warmup_steps=1"]
+    train.main([f"--model={folder}", f"--data={data}", f"--workdir={tmp_path / 'run'}", *short])
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert {"validation_accuracy", "validation_accuracy_majority"} <= set(summary)
+    assert not [name for name in summary if name.startswith("test_")]
