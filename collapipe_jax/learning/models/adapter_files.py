@@ -26,8 +26,8 @@ from collapipe_jax.learning.models.adapters import (
 )
 from collapipe_jax.learning.models.config import LARGEST, LINEAR_LAYERS, AdapterConfig, BertConfig
 from collapipe_jax.learning.models.layers import Params, init_linear
+from collapipe_jax.learning.models.layouts import BERT
 from collapipe_jax.learning.models.pretrained import (
-    TENSORS,
     LabellingBert,
     encoder_pattern,
     load_bert,
@@ -82,7 +82,8 @@ def save_adapters(
     if adapters is None or (numbers := digest(frozen)) is None:
         raise InputError("model.adapter_rank", 0, "the model has no adapters", "Give 1 or more")
     tensors = {
-        _PREFIX + name_with_head(name): tensor for name, tensor in as_tensors(own, TENSORS).items()
+        _PREFIX + name_with_head(name): tensor
+        for name, tensor in as_tensors(own, BERT.tensors).items()
     }
     maps = "|".join(encoder_pattern(target) for target in adapters.targets)
     document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
@@ -131,7 +132,7 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
     expected = jax.eval_shape(init, jax.random.key(0))
     if "pooler.dense.weight" in tensors:
         expected["pooler"] = jax.eval_shape(lambda: base["pooler"])
-    own = fill_params(path, expected, tensors, TENSORS)
+    own = fill_params(path, expected, tensors, BERT.tensors)
     encoder = join(own.pop("encoder"), body["encoder"])
     whole = fuse(body | {"encoder": encoder}, adapters)
     if "pooler" in base and document.get("task_type") != _TOKENS:

@@ -1,7 +1,6 @@
 """Llama, Qwen2 and Qwen3 in the layout of Hugging Face: ``config.json`` and safetensors.
 
-Layouts: https://huggingface.co/docs/transformers/model_doc/llama, .../qwen2 and .../qwen3. PyTorch
-keeps the weights of a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+PyTorch keeps the weights of a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 """
 
 import os
@@ -16,6 +15,7 @@ from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.learning.models.causal_lm import CausalLM
 from collapipe_jax.learning.models.config import CausalConfig, RotaryScaling
 from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.layouts import CAUSAL
 from collapipe_jax.learning.models.tensor_files import (
     CONFIG,
     as_tensors,
@@ -28,18 +28,6 @@ from collapipe_jax.learning.models.tensor_files import (
     write_checkpoint,
 )
 
-# Sizes in ``config.json``, with the values that stand for an absent key.
-_SIZES: dict[str, tuple[str, Any]] = {
-    "width": ("hidden_size", None),
-    "heads": ("num_attention_heads", None),
-    "feed_forward_width": ("intermediate_size", None),
-    "encoder_blocks": ("num_hidden_layers", None),
-    "vocabulary_size": ("vocab_size", None),
-    "positions": ("max_position_embeddings", None),
-    "attention_dropout_rate": ("attention_dropout", 0.0),
-    "norm_epsilon": ("rms_norm_eps", 1e-6),
-    "initial_deviation": ("initializer_range", 0.02),
-}
 _KEY_VALUE_HEADS, _HEAD_SIZE, _ROTARY_BASE = "num_key_value_heads", "head_dim", "rope_theta"
 _ROTARY = "rope_parameters"  # of versions from 5 on
 _ROTARY_BEFORE = "rope_scaling"  # of versions before
@@ -69,24 +57,7 @@ _REQUIRED: dict[str, tuple[object, ...]] = {
     "quantization_config": (None,),
 }
 
-# Their names by the path of our layer or table; {} is the number of a block.
-_EMBEDDING, _OUTPUT = "model.embed_tokens", "lm_head"
-_TENSORS = {
-    "embedding/word": _EMBEDDING,
-    "encoder/attention_norm": "model.layers.{}.input_layernorm",
-    "encoder/attention/query": "model.layers.{}.self_attn.q_proj",
-    "encoder/attention/key": "model.layers.{}.self_attn.k_proj",
-    "encoder/attention/value": "model.layers.{}.self_attn.v_proj",
-    "encoder/attention/out": "model.layers.{}.self_attn.o_proj",
-    "encoder/attention/query_norm": "model.layers.{}.self_attn.q_norm",
-    "encoder/attention/key_norm": "model.layers.{}.self_attn.k_norm",
-    "encoder/feed_forward_norm": "model.layers.{}.post_attention_layernorm",
-    "encoder/feed_forward/gate": "model.layers.{}.mlp.gate_proj",
-    "encoder/feed_forward/inner": "model.layers.{}.mlp.up_proj",
-    "encoder/feed_forward/outer": "model.layers.{}.mlp.down_proj",
-    "decoder/norm": "model.norm",
-    "decoder/word": _OUTPUT,
-}
+_EMBEDDING, _OUTPUT = (CAUSAL.tensors[path] for path in ("embedding/word", "decoder/word"))
 
 
 def load_causal_lm(directory: str | Path) -> tuple[CausalConfig, Params, dict[str, Any]]:
@@ -114,7 +85,7 @@ def load_causal_lm(directory: str | Path) -> tuple[CausalConfig, Params, dict[st
     table = tensors.get(f"{_EMBEDDING}.weight")
     if table is not None and document.get("tie_word_embeddings", False):
         tensors.setdefault(f"{_OUTPUT}.weight", table)
-    return config, fill_params(directory, _expected(config), tensors, _TENSORS), document
+    return config, fill_params(directory, _expected(config), tensors, CAUSAL.tensors), document
 
 
 def save_causal_lm(
@@ -142,7 +113,7 @@ def save_causal_lm(
     directory = Path(directory)
     document = _config_document(config)
     check_same("params", shapes_and_types(_expected(config)), shapes_and_types(params))
-    tensors = as_tensors(jax.tree.map(np.asarray, params), _TENSORS)
+    tensors = as_tensors(jax.tree.map(np.asarray, params), CAUSAL.tensors)
     output = tensors.pop(f"{_OUTPUT}.weight")
     document["tie_word_embeddings"] = np.array_equal(output, tensors[f"{_EMBEDDING}.weight"])
     if not document["tie_word_embeddings"]:
@@ -167,9 +138,8 @@ def read_causal_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
     """
     document = read_json(path, "Name the directory of a Llama or Qwen checkpoint")
     refuse_unsupported(path, document, _REQUIRED)
-    sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
-    names = {ours: theirs for ours, (theirs, _) in _SIZES.items()}
-    names |= {"key_value_heads": _KEY_VALUE_HEADS, "head_size": _HEAD_SIZE}
+    sizes = CAUSAL.read_sizes(document)
+    names = {"key_value_heads": _KEY_VALUE_HEADS, "head_size": _HEAD_SIZE}
     names |= {"rotary_base": _ROTARY_BASE}
     sizes["key_value_heads"] = document.get(_KEY_VALUE_HEADS) or sizes["heads"]
     sizes["head_size"], width = document.get(_HEAD_SIZE), sizes["width"]
@@ -182,7 +152,8 @@ def read_causal_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
     sizes["rotary_base"] = int(base) if whole else base
     kind = next(kind for kind, name in _MODEL_TYPES.items() if name == document["model_type"])
     names |= {ours: f"{_ROTARY}.{theirs}" for ours, theirs in _SCALING.items()}
-    with under_keys({f"model.{ours}": f"{path}: {theirs}" for ours, theirs in names.items()}):
+    keys = {f"model.{ours}": f"{path}: {theirs}" for ours, theirs in names.items()}
+    with under_keys(CAUSAL.size_keys(path) | keys):
         if _kind(rotary) == "llama3":
             scaling: dict[str, Any] = {ours: rotary.get(key) for ours, key in _SCALING.items()}
             sizes["rotary_scaling"] = RotaryScaling(**scaling)
@@ -213,9 +184,6 @@ def _config_document(config: CausalConfig) -> dict[str, Any]:
     problem = "has no place in config.json"
     if config.activation != "silu":
         raise InputError("model.activation", config.activation, problem, "The gate's is 'silu'")
-    if config.initial_deviation == 0.0:
-        remedy = "Give the deviation of fresh weights, 0.02 in Llama"
-        raise InputError("model.initial_deviation", 0.0, problem, remedy)
     if (kind := (config.query_bias, config.query_key_norm)) not in _MODEL_TYPES:
         raise InputError("model.query_bias", True, problem, "Qwen3, which norms queries, has none")
     model_type, base = _MODEL_TYPES[kind], float(config.rotary_base)
@@ -228,7 +196,7 @@ def _config_document(config: CausalConfig) -> dict[str, Any]:
         "model_type": model_type,
         "dtype": "float32",
         "hidden_act": "silu",
-        **{theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()},
+        **CAUSAL.written_sizes(config),
         "attention_dropout": config.attention_rate,
         _KEY_VALUE_HEADS: config.key_value_heads,
         _HEAD_SIZE: config.head_size,

@@ -1,7 +1,6 @@
 """BERT in the layout of Hugging Face: ``config.json`` and ``model.safetensors``.
 
-Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of a
-linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+PyTorch keeps the weights of a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 
 The layout has no place for n-grams, for a pooled mean and for learnt scores of pairs of tags. A
 model with one of these is written with another ``model_type`` and into another file, so no
@@ -24,6 +23,7 @@ from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.learning.models.bert import HEADS, POOLINGS, init_bert
 from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig
 from collapipe_jax.learning.models.layers import Params, init_linear
+from collapipe_jax.learning.models.layouts import BERT
 from collapipe_jax.learning.models.masked_lm import init_masked_lm_head
 from collapipe_jax.learning.models.tensor_files import (
     CONFIG,
@@ -49,24 +49,6 @@ _POOLING, _HEAD_KIND = "collapipe_pooling", "collapipe_head"
 
 _read_json = functools.partial(read_json, remedy="Name the directory of a BERT checkpoint")
 
-# Sizes in ``config.json``, with the values that stand for an absent key.
-_SIZES = {
-    "width": ("hidden_size", None),
-    "heads": ("num_attention_heads", None),
-    "feed_forward_width": ("intermediate_size", None),
-    "encoder_blocks": ("num_hidden_layers", None),
-    "vocabulary_size": ("vocab_size", None),
-    "positions": ("max_position_embeddings", None),
-    "token_types": ("type_vocab_size", None),
-    "dropout_rate": ("hidden_dropout_prob", 0.1),
-    "attention_dropout_rate": ("attention_probs_dropout_prob", 0.1),
-    "norm_epsilon": ("layer_norm_eps", 1e-12),
-    "initial_deviation": ("initializer_range", 0.02),
-    "ngram_buckets": ("collapipe_ngram_buckets", 0),
-    "word_ngrams": ("collapipe_word_ngrams", 1),
-    "ngram_combiner": ("collapipe_ngram_combiner", "mean"),
-}
-
 # Ours by theirs. Of two names the first is the one that is written.
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -88,28 +70,6 @@ _REQUIRED: dict[str, tuple[object, ...]] = {
     "quantization_config": (None,),
 }
 
-TENSORS = {
-    "embedding/word": "embeddings.word_embeddings",
-    "embedding/position": "embeddings.position_embeddings",
-    "embedding/token_type": "embeddings.token_type_embeddings",
-    "embedding/ngram": "embeddings.ngram_embeddings",
-    "embedding/norm": "embeddings.LayerNorm",
-    "encoder/attention/query": "encoder.layer.{}.attention.self.query",
-    "encoder/attention/key": "encoder.layer.{}.attention.self.key",
-    "encoder/attention/value": "encoder.layer.{}.attention.self.value",
-    "encoder/attention/out": "encoder.layer.{}.attention.output.dense",
-    "encoder/attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
-    "encoder/feed_forward/inner": "encoder.layer.{}.intermediate.dense",
-    "encoder/feed_forward/outer": "encoder.layer.{}.output.dense",
-    "encoder/feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
-    "pooler": "pooler.dense",
-    "head": "classifier",
-    "transitions": "classifier.transitions",
-    "transform": "cls.predictions.transform.dense",
-    "transform_norm": "cls.predictions.transform.LayerNorm",
-    "output": "cls.predictions.decoder",
-}
-"""Names in ``BertModel`` by the path of our layer or table; {} is the number of a block."""
 _HEAD, _LANGUAGE = "classifier.", "cls.predictions."
 _TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout has twice
 
@@ -211,7 +171,7 @@ def _fill(
     """Parameters of tensors by name, which are checked, with a head as of ``_expected_params``."""
     pooler = any(name.startswith("pooler.") for name in tensors)
     expected = _expected_params(config, pooler, **head)
-    return fill_params(directory, expected, tensors, TENSORS)
+    return fill_params(directory, expected, tensors, BERT.tensors)
 
 
 def save_bert(
@@ -244,7 +204,7 @@ def save_bert(
     crf, masked_lm = "transitions" in params, "output" in params
     expected = _expected_params(config, "pooler" in params, labels, crf=crf, masked_lm=masked_lm)
     check_same("params", shapes_and_types(expected), shapes_and_types(params))
-    tensors = as_tensors(jax.tree.map(np.asarray, params), TENSORS)
+    tensors = as_tensors(jax.tree.map(np.asarray, params), BERT.tensors)
     if masked_lm:
         tensors[_TIED_BIAS] = tensors[f"{_LANGUAGE}decoder.bias"]
     if labels or masked_lm:
@@ -308,7 +268,7 @@ def name_with_head(name: str) -> str:
 
 def encoder_pattern(target: str) -> str:
     """Regular expression of the names that a linear map of all blocks has in ``BertModel``."""
-    (name,) = (name for path, name in TENSORS.items() if path.endswith(f"/{target}"))
+    (name,) = (name for path, name in BERT.tensors.items() if path.endswith(f"/{target}"))
     return re.escape(name).replace(r"\{\}", r"\d+")
 
 
@@ -337,8 +297,8 @@ def read_bert_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
     """
     document = _read_json(path)
     refuse_unsupported(path, document, _REQUIRED)
-    sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
-    with under_keys({f"model.{ours}": f"{path}: {key}" for ours, (key, _) in _SIZES.items()}):
+    sizes = BERT.read_sizes(document)
+    with under_keys(BERT.size_keys(path)):
         config = BertConfig(**sizes, activation=_ACTIVATIONS[document.get("hidden_act", "gelu")])
     return config, document
 
@@ -348,13 +308,8 @@ def _config_document(config: BertConfig) -> dict[str, Any]:
     problem = "has no place in config.json"
     if config.norm != "post":
         raise InputError("model.norm", config.norm, problem, "BERT's norm is 'post'")
-    if config.initial_deviation == 0.0:
-        remedy = "Give the deviation of fresh weights, 0.02 in BERT"
-        raise InputError("model.initial_deviation", 0.0, problem, remedy)
     names = [theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation]
-    sizes = {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
-    for name in () if config.ngram_buckets else NGRAM_SIZES:
-        del sizes[_SIZES[name][0]]
+    sizes = BERT.written_sizes(config, () if config.ngram_buckets else NGRAM_SIZES)
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",
