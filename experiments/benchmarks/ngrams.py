@@ -18,7 +18,6 @@ from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.learning.models.tensor_files import read_json
 from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer
 from collapipe_jax.learning.tasks.causal_lm import (
-    CausalData,
     LanguageModelling,
     bits_per_byte,
     count_bytes,
@@ -44,7 +43,10 @@ def main(argv: Sequence[str]) -> None:
     sets = LanguageModelling.read_corpus(config)
     if sets is None:
         raise InputError("--run", options.run, "its sentences are invented", "Name a run on files")
-    data: CausalData = LanguageModelling.from_config(config, sets).data
+    if not sets.test:
+        problem, remedy = "has no test set", "Name a run with task.test"
+        raise InputError("--run", options.run, problem, remedy)
+    data = LanguageModelling.from_config(config, sets).data
     rows = []
     for order in numbers:
         loss = test_loss(data.tokenizer, sets, order)

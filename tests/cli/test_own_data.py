@@ -75,7 +75,7 @@ def told(capfd, config, *arguments, **task):
 
 WRONG = [
     ("csv", {"train": "nix.csv"}, "task.train = 'nix.csv': no such file"),
-    ("csv", {"test": ""}, "task.test = '': classification needs it. Give a file."),
+    ("csv", {"train": ""}, "task.train = '': classification needs it. Give a file."),
     ("csv", {"train": "notes.txt"}, ".txt is no known form"),
     ("csv", {"train": "latin.csv"}, "line 2 holds bytes that are not UTF-8"),
     ("csv", {"train": "ragged.csv"}, "line 2 has 3 columns, the header 2"),

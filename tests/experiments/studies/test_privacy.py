@@ -33,7 +33,7 @@ def test_a_setting_changes_privacy_alone():
         private = with_privacy(built, unit, 5.0)
         assert private.account.unit == unit
         assert private.account.epsilon(6) == pytest.approx(5.0, rel=1e-6)
-        assert private.objective is built.objective
+        assert private.task is built.task
         np.testing.assert_array_equal(private.cluster_weight, built.cluster_weight)
 
 

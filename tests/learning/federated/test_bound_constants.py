@@ -162,7 +162,7 @@ def model(run):
 @pytest.fixture(scope="module")
 def gradient_by_hand(run):
     def loss(params, batch):
-        losses, tokens = example_losses(run[0].objective.model, params, batch)
+        losses, tokens = example_losses(run[0].task.model, params, batch)
         return losses.sum() / tokens.sum()
 
     gradient = jax.jit(jax.grad(loss))

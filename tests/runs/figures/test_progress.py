@@ -35,7 +35,7 @@ def test_progress_says_when_nothing_was_evaluated():
 def test_progress_of_a_task_of_ones_own():
     own = {
         "policy": {"name": "dssra"},
-        "task": {"kind": "collapipe_jax.learning.tasks.tagging:TAGGING"},
+        "task": {"kind": "collapipe_jax.learning.tasks.tagging:Tagging"},
     }
     figure = progress.draw([make_record()._replace(config=own)])
     assert figure.axes[0].get_ylabel() == "span F1 [%]"
