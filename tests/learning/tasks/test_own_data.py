@@ -75,7 +75,8 @@ def test_two_files_are_enough_to_train(kind, tmp_path):
     with pytest.warns(InputWarning, match=r"task\.test = "):  # these corpora repeat themselves
         experiment = build_experiment(config)
     data = experiment.task.data
-    sizes = [len(next(iter(arrays))) for arrays in (data.train, data.validation, data.test)]
+    sets = data.train, data.validation.arrays, data.test.arrays
+    sizes = [len(next(iter(arrays))) for arrays in sets]
     if kind == "translation":  # a tenth of the sources, each with one of its pairs
         assert 45 < sizes[0] <= 54
         assert 4 <= sizes[1] <= 6

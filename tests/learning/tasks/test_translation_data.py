@@ -233,5 +233,5 @@ def test_the_real_corpus_in_arrays():
     held_out = {*data.test.text.sources, *data.validation.text.sources}
     assert not held_out & set(sources)
     assert all(normalise(text) == text for text in held_out)
-    assert bleu(*data.test_text, "13a").value < 2
+    assert bleu(*data.test.text, "13a").value < 2
     assert 4 <= len(np.unique(data.split_keys)) <= MAX_LABELS
