@@ -247,7 +247,8 @@ def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     if options.model:
         tuning = fine_tuning(options.model, options.data, options.test, options.lora, values)
         name, values = tuning.config, tuning.values
-        Console().print(tuning.summary, soft_wrap=True, highlight=False)
+        if hosts.is_first():
+            Console().print(tuning.summary, soft_wrap=True, highlight=False)
     config, unknown = read_values(name, values)
     experiment = build_experiment(config, unknown)
     if options.linear_baseline and experiment.task.linear_scores is None:
