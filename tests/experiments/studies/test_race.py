@@ -210,6 +210,7 @@ def made_up_run(policy, seed, test, scores, times, kind="translation"):
     record = RunRecord({"policy": {"name": policy}, "task": {"kind": kind}}, {}, history)
     rows = dict.fromkeys([key for key, _ in module.ROWS.values()], 2.0 * 2**20)
     summary = {"policy": policy, "test_bleu": test, "test_loss": 1.0, "note": True, **rows}
+    summary["test_signatures"] = ["BLEU|tok:13a"]
     return Run(policy, 2.0, seed, f"{policy}_seed{seed}", "test_bleu", summary, record)
 
 
