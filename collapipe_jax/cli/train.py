@@ -39,6 +39,7 @@ from collapipe_jax.core.io.lock import own_share
 from collapipe_jax.core.statistics import interval_text, mean_interval
 from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.edge.policies.registry import policy_entry
+from collapipe_jax.learning.tasks.task import FINAL_SCORES
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment, build_experiment, check_experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_values
@@ -193,12 +194,12 @@ def _train_sweep(
 
 
 def score_table(settings: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> Table:
-    """Test scores and simulated time at every setting, means over its seeds."""
+    """Final scores and simulated time at every setting, means over its seeds."""
     first = settings[0][1][0]
     names = [
         name
         for name, value in first.items()
-        if name.startswith("test_") and type(value) in (int, float)
+        if name.startswith(FINAL_SCORES) and type(value) in (int, float)
     ]
     names.append("simulated_time_s")
     rows = []

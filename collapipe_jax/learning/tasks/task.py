@@ -22,6 +22,9 @@ Config = Mapping[str, Any]
 TASK_KEY = "collapipe_task"
 """Key of a trained model's ``config.json`` that names its task."""
 
+FINAL_SCORES = ("test_", "validation_")
+"""How the keys of final scores begin in a summary."""
+
 _BATCH = 100
 PREDICTED = 32
 """Texts that are answered at a time: one alone should not wait for many."""

@@ -6,13 +6,14 @@ energy that a static pipeline spends.
 """
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.core.seeds import seed_of
@@ -23,7 +24,7 @@ from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
-from collapipe_jax.learning.models.published import published_keys, read_published_sizes
+from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
 from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer
 from collapipe_jax.learning.tasks.classification import read_labelled_text
@@ -35,6 +36,12 @@ from collapipe_jax.learning.tasks.tagging import read_tagged_text
 from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.files import read_values
 from collapipe_jax.runs.config.system import build_system_params, system_key
+
+_KINDS = {
+    BertConfig: ("classification", "tagging", "masked_lm"),
+    CausalConfig: ("causal_lm",),
+}
+"""Tasks of a model by the type of its sizes."""
 
 _PASSES = 3
 _LONGEST = 128  # tokens of a row
@@ -77,11 +84,14 @@ def fine_tuning(
       InputError: a folder or a file that cannot be read, or whose forms do not fit.
     """
     given = dict(given or {})
-    with under_keys({"file": "--model", "directory": "--model"}):
+    with under_keys({"file": "--model"}):
         sizes = read_published_sizes(model)
-        values = published_keys(model)
     kind = given.get("task.kind") or _kind_of(sizes, TextFile("--data", data))
-    values |= {"model.pretrained": model, "task.train": data, "task.test": test}
+    if kind not in (kinds := _KINDS[type(sizes)]):
+        problem, remedy = "not of such a model", f"Give one of {', '.join(kinds)}"
+        raise InputError("task.kind", kind, problem, remedy)
+    # Its sizes follow where the configuration is read.
+    values = {"model.pretrained": model, "task.train": data, "task.test": test}
     values |= {"task.corpus": "", "task.validation": "", "model.adapter_rank": lora}
     if kind == "masked_lm" and test:
         raise InputError("--test", test, "masked_lm has no test set", "Leave it out")
@@ -175,16 +185,13 @@ def _text(entry: Any) -> str:
 
 def _in_proportion(kind: str, values: dict[str, Any]) -> dict[str, Any]:
     """Share of memory and budgets, with the proportions of the default configuration."""
-    usual = default.get_config()
-    config, _ = read_values(kind, values)
-    # Wide enough for now: these follow from what the model needs.
-    config.update_from_flattened_dict({"devices.memory_share": 1.0})
+    usual, (config, _) = default.get_config(), read_values(kind, values)
     reference, params = build_system_params(usual), build_system_params(config)
     share = _encoder_bytes(params) / _encoder_bytes(reference) * usual.devices.memory_share
-    config.devices.memory_share = share = min(1.0, _rounded_up(share))
-    seeds = range(seed := seed_of(config, "network"), seed + _NETWORKS)
-    spent = _round_energy(build_system_params(config), seeds)
-    usually = _round_energy(reference, seeds)
+    share = min(1.0, _rounded_up(share))
+    params = params.replace(devices=params.devices.replace(memory_share=jnp.asarray(share)))
+    seeds = np.arange(_NETWORKS) + seed_of(config, "network")
+    spent, usually = _round_energy(params, seeds), _round_energy(reference, seeds)
     keys = {"devices.memory_share": share}
     if spent.devices_j:  # where no cluster holds the model, nothing is spent; that is refused later
         unit, device = spent.units_j / usually.units_j, spent.devices_j / usually.devices_j
@@ -210,18 +217,17 @@ class _RoundEnergy(NamedTuple):
     device_floor_j: float  # of the worst cluster
 
 
-def _round_energy(params: SystemParams, seeds: Iterable[int]) -> _RoundEnergy:
-    """The energy of these networks at mean gains."""
+def _round_energy(params: SystemParams, seeds: np.ndarray) -> _RoundEnergy:
+    """The energy of the networks of some seeds at mean gains."""
 
-    @quick_jit
-    def draw(key: jax.Array) -> tuple[RoundProblem, jax.Array]:
-        problem = sample_system(key, params).mean_problem
+    def draw(seed: jax.Array) -> tuple[RoundProblem, jax.Array]:
+        problem = sample_system(system_key(seed), params, seed).mean_problem
         once = problem.replace(radio=problem.radio.replace(retransmissions="free"))
         return problem, evaluate(once, static_pipeline(once, _MICRO_BATCHES)).energy_j
 
-    drawn = [draw(system_key(seed)) for seed in seeds]
-    energy_j = np.stack([np.asarray(energy) for _, energy in drawn])
-    floor_j = max(device_budget_floor_j(problem).max() for problem, _ in drawn)
+    problems, energy_j = quick_jit(jax.vmap(draw))(seeds)
+    networks = (pick(problems, number) for number in range(len(seeds)))
+    floor_j = max(device_budget_floor_j(problem).max() for problem in networks)
     return _RoundEnergy(
         float(energy_j[..., 0].mean()), float(energy_j[..., 1:].mean()), float(floor_j)
     )

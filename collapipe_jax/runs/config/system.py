@@ -99,7 +99,7 @@ def check_budgets(config: Config, params: SystemParams) -> None:
         warnings.warn(f"{text}.", InputWarning, stacklevel=2)
 
 
-def system_key(seed: int) -> jax.Array:
+def system_key(seed: int | jax.Array) -> jax.Array:
     """Key from which the network of a seed is drawn."""
     return jax.random.fold_in(jax.random.key(seed), 0)
 

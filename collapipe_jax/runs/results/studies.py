@@ -23,7 +23,7 @@ class Run(NamedTuple):
     rate: float  # multiple of the configured learning rates
     seed: int  # of network, split and initial model
     folder: str  # its workdir below that of the race
-    headline: str  # the test score of the task, a key of the summary
+    headline: str  # the final score to compare by, a key of the summary
     summary: dict[str, Any]  # its test scores and means
     record: RunRecord  # its history
 

@@ -19,6 +19,7 @@ from collapipe_jax.core.statistics import interval_text, mean_interval
 from collapipe_jax.core.tables import make_table
 from collapipe_jax.core.units import bytes_to_mib
 from collapipe_jax.edge.policies.registry import make_policy
+from collapipe_jax.learning.tasks.task import FINAL_SCORES
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.experiment import Experiment, at_rate, build_experiment
 from collapipe_jax.runs.results.experiment import Results
@@ -244,11 +245,11 @@ def race_table(runs: Sequence[Run], with_rates: bool = False) -> Table:
 
 
 def _score_rows(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
-    """Every test score, and the lead of the first policy in the headline."""
+    """Every final score, and the lead of the first policy in the headline."""
     first = next(iter(teams.values()))
     rows = {}
     for key, value in first[0].summary.items():
-        if not key.startswith("test_") or not isinstance(value, int | float):
+        if not key.startswith(FINAL_SCORES) or not isinstance(value, int | float):
             continue
         values = [[run.summary[key] for run in team] for team in teams.values()]
         rows[key.replace("_", " ")] = [_cell(row, "{:.1f}") for row in values]

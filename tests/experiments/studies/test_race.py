@@ -263,3 +263,10 @@ def test_wrong_rates_are_reported(rates, tmp_path):
     arguments = [f"--config={path}", f"--workdir={tmp_path}", f"--rates={rates}"]
     with pytest.raises(InputError, match="--rates"):
         study.main(arguments)
+
+
+def test_scores_of_validation_are_in_the_table_where_there_is_no_test():
+    run = made_up_run("dssra", 0, 50.0, [50.0], [1.0])
+    summary = {name.replace("test_", "validation_"): run.summary[name] for name in run.summary}
+    rows = printed_rows([run._replace(headline="validation_bleu", summary=summary)])
+    assert rows["validation bleu"] == ["50.0"]

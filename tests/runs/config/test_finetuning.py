@@ -85,6 +85,14 @@ def test_a_file_that_has_no_labels_is_named(models, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("model", "kind"), [("classification", "causal_lm"), ("causal_lm", "tagging")]
+)
+def test_a_task_that_the_model_cannot_serve_is_refused(models, files, model, kind):
+    with pytest.raises(InputError, match="not of such a model"):
+        fine_tuning(models[model], str(files["lines"]), given={"task.kind": kind})
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "--config = ''"),
