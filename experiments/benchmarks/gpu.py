@@ -44,7 +44,7 @@ from collapipe_jax.runs.training.learning_rounds import LearningRounds, Rounds
 from collapipe_jax.runs.training.loop import round_inputs
 from collapipe_jax.runs.training.network_ahead import NetworkAhead
 from collapipe_jax.runs.training.ongoing_run import initial_run_state, learning_place
-from experiments.benchmarks import learning
+from experiments.benchmarks import adapters, learning
 from experiments.benchmarks.solver.networks import LARGE_SHAPE, NetworkShape, sample_problems
 from experiments.benchmarks.solver.speed import time_dssra
 from experiments.benchmarks.timing import timed
@@ -73,7 +73,7 @@ _ENVIRONMENT = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers")
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "peft")
 _TOY_SEARCH = SearchConfig(allocation_steps=(2, 2), candidates=2, cluster_candidates=2, starts=1)
 _ON_GPU_ALONE = "bert:ours_cudnn"
 _TOY_POLICIES = ("static_pipeline", "vanilla_fl")
@@ -125,6 +125,18 @@ def bert(way: str, toy: bool) -> dict[str, Any]:
         "peak_source": source,
         "mfu": peak and row["model_flops_per_s"] / peak,
     }
+
+
+def lora(way: str, toy: bool) -> dict[str, Any]:
+    """Tokens a second of LoRA on SmolLM2-135M in 16 bits, by "ours" or by "peft"."""
+    config, batch, sequence, repeats = adapters.SMOLLM2, 16, 512, 10
+    if toy:
+        sizes = {"width": 32, "heads": 2, "head_size": 16, "key_value_heads": 1}
+        sizes |= {"feed_forward_width": 64, "encoder_blocks": 2, "vocabulary_size": 100}
+        config, batch, sequence, repeats = dataclasses.replace(config, **sizes), 2, 16, 2
+    measure = adapters.in_16_bits if way == "ours" else adapters.peer_in_16_bits
+    row = measure(config, batch, sequence, repeats)
+    return {"blocks": config.encoder_blocks, "batch": batch, "sequence": sequence, **row}
 
 
 def peak_flops_per_s(device: str) -> tuple[float | None, str]:
@@ -245,13 +257,15 @@ def _parts() -> dict[str, Part]:
         "bert:pytorch": Part(lambda toy: bert("eager", toy), 30),
         _ON_GPU_ALONE: Part(lambda toy: bert("cudnn", toy), 30),
         "bert:pytorch_compiled": Part(lambda toy: bert("compiled", toy), 45),
-        "together": Part(together, 60),
+        "lora:ours": Part(lambda toy: lora("ours", toy), 30),
+        "lora:peft": Part(lambda toy: lora("peft", toy), 30),
+        "together": Part(together, 80),
         "decisions:4096": Part(lambda toy: decisions(4096, toy), 60),
     }
     first = ["static_pipeline", "vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"]
     policies = first + [name for name in POLICIES if name not in first]
     for name in policies:
-        parts[f"memory:{name}"] = Part(lambda toy, name=name: memory(name, toy), 30)
+        parts[f"memory:{name}"] = Part(lambda toy, name=name: memory(name, toy), 50)
     # It takes longest.
     parts["decisions:16384"] = Part(lambda toy: decisions(16384, toy), 75)
     return parts

@@ -201,9 +201,30 @@ def _fused_attention(query: Array, key: Array, value: Array, allowed: Array) -> 
     return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _einsum(axes: str, a: Array, b: Array) -> Array:
-    """``jnp.einsum``, summed in 32 bits at least."""
+    """``jnp.einsum`` of two arrays of equal type, summed in 32 bits at least.
+
+    Its gradient rounds cotangents to the type of the arrays, as fused kernels do: products of
+    mixed types would run in 32 bits. No axis may be of one array alone.
+    """
     return jnp.einsum(axes, a, b, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
+
+
+def _einsum_forward(axes: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _einsum(axes, a, b), (a, b)
+
+
+def _einsum_backward(axes: str, kept: tuple[Array, Array], cotangent: Array) -> tuple:
+    (a, b), (inputs, output) = kept, axes.split("->")
+    of_a, of_b = inputs.split(",")
+    cotangent = cotangent.astype(a.dtype)
+    to_a = _einsum(f"{output},{of_b}->{of_a}", cotangent, b)
+    to_b = _einsum(f"{output},{of_a}->{of_b}", cotangent, a)
+    return to_a.astype(a.dtype), to_b.astype(b.dtype)
+
+
+_einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
 class FeedForward(nnx.Module):

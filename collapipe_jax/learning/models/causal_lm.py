@@ -27,6 +27,7 @@ from collapipe_jax.learning.models.layers import (
     layer_keys,
     shortened,
     summed_cross_entropy,
+    vocabulary_scores,
 )
 from collapipe_jax.learning.models.split_model import SplitModel
 
@@ -108,7 +109,7 @@ def look_up(embedding_params: Params, ids: Array) -> Array:
 def next_scores(decoder_params: Params, sizes: CausalConfig, hidden: Array) -> Array:
     """Scores ``[..., V]`` of the next token from the last block's output ``[..., h]``."""
     normed = bind(RMSNorm, sizes, decoder_params["norm"])(hidden)
-    return normed @ decoder_params["word"].T
+    return vocabulary_scores(decoder_params["word"].T, normed, sizes)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -151,6 +151,6 @@ def _next_scores(
 
     layers = decoder_params["blocks"], state.keys, state.values, memory_keys, memory_values
     x, (keys, values) = jax.lax.scan(block, x, layers)
-    scores = logits(decoder_params, bind(Norm, config, decoder_params["norm"])(x)[:, 0])
+    scores = logits(decoder_params, config, bind(Norm, config, decoder_params["norm"])(x)[:, 0])
     never = (jnp.arange(scores.shape[-1]) == PAD_ID) | (jnp.arange(scores.shape[-1]) == BOS_ID)
     return keys, values, jnp.where(never[None], -jnp.inf, scores)

@@ -21,11 +21,13 @@ from collapipe_jax.learning.models.config import BertConfig, Ids
 from collapipe_jax.learning.models.layers import (
     ACTIVATIONS,
     Params,
+    add_bias,
     apply_linear,
     bind,
     init_linear,
     init_norm,
     summed_cross_entropy,
+    vocabulary_scores,
 )
 
 
@@ -52,7 +54,8 @@ def piece_scores(head_params: Params, config: BertConfig, states: Array) -> Arra
     """Logits ``[..., V]`` of all pieces from hidden states ``[..., h]``."""
     x = ACTIVATIONS[config.activation](apply_linear(head_params["transform"], states))
     x = bind(Norm, config, head_params["transform_norm"])(x)
-    return apply_linear(head_params["output"], x)
+    output = head_params["output"]
+    return add_bias(vocabulary_scores(output["kernel"], x, config), output["bias"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

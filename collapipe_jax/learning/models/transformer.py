@@ -26,6 +26,7 @@ from collapipe_jax.learning.models.layers import (
     run_stack,
     shortened,
     summed_cross_entropy,
+    vocabulary_scores,
 )
 from collapipe_jax.learning.models.split_model import SplitModel
 
@@ -106,9 +107,9 @@ def decode(
     return bind(Norm, config, decoder_params["norm"])(x)
 
 
-def logits(decoder_params: Params, hidden: Array) -> Array:
+def logits(decoder_params: Params, config: TransformerConfig, hidden: Array) -> Array:
     """Scores ``[..., V]`` of the next token from hidden states ``[..., h]``; tied weights."""
-    return hidden @ decoder_params["embedding"]["embedding"].T
+    return vocabulary_scores(decoder_params["embedding"]["embedding"].T, hidden, config)
 
 
 def source_memory(params: Params, config: TransformerConfig, source_ids: Array) -> Array:
@@ -150,7 +151,7 @@ class Translator(SplitModel):
         target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
         mask = batch.source_ids != PAD_ID
         hidden = decode(decoder_params, self.sizes, target_in, encoded, mask, keys)
-        scores, scored = logits(decoder_params, hidden), target_out != PAD_ID
+        scores, scored = logits(decoder_params, self.sizes, hidden), target_out != PAD_ID
         return summed_cross_entropy(scores, target_out, scored, self.sizes.label_smoothing)
 
     def filled(self, batch: TranslationBatch) -> np.ndarray:

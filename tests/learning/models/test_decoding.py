@@ -38,7 +38,7 @@ def log_probabilities(params, source_ids, target_in):
     """Uncached decoder; padding and start cannot be said."""
     memory = source_memory(params, CONFIG, source_ids)
     hidden = decode(params["decoder"], CONFIG, target_in, memory, source_ids != 0)
-    scores = logits(params["decoder"], hidden).at[..., :2].set(-jnp.inf)
+    scores = logits(params["decoder"], CONFIG, hidden).at[..., :2].set(-jnp.inf)
     return jax.nn.log_softmax(scores)
 
 

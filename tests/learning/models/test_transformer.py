@@ -128,7 +128,7 @@ def test_the_loss_is_the_smoothed_cross_entropy(params):
     memory = source_memory(params, CONFIG, BATCH.source_ids)
     mask = BATCH.source_ids != 0
     hidden = decode(params["decoder"], CONFIG, BATCH.target_ids[:, :-1], memory, mask)
-    log_p = np.asarray(jax.nn.log_softmax(logits(params["decoder"], hidden)), np.float64)
+    log_p = np.asarray(jax.nn.log_softmax(logits(params["decoder"], CONFIG, hidden)), np.float64)
     for b, row in enumerate(np.asarray(BATCH.target_ids)):
         real = [i for i in range(4) if row[i + 1] != 0]
         expected = sum(-0.9 * log_p[b, i, row[i + 1]] - 0.1 * log_p[b, i].mean() for i in real)

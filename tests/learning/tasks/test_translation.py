@@ -88,6 +88,7 @@ def scores(params, source, target):
     memory = source_memory(params, CONFIG, source)
     return logits(
         params["decoder"],
+        CONFIG,
         decode(params["decoder"], CONFIG, target[:, :-1], memory, source != 0),
     )
 
