@@ -190,6 +190,30 @@ def test_16_bit_products_stay_close(params, inputs):
     assert 1e-4 < error < 0.05
 
 
+def products(jaxpr):
+    """All matrix products of a program, also within loops and calls."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for each in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            inner = getattr(each, "jaxpr", each)
+            if hasattr(inner, "eqns"):
+                yield from products(inner)
+
+
+def test_all_products_of_a_16_bit_step_have_16_bit_operands(params, inputs):
+    half = dataclasses.replace(CONFIG, compute_dtype="bfloat16")
+
+    def loss(params, x):
+        return (encode(params, half, x, inputs[1]) ** 3).sum()
+
+    program = jax.make_jaxpr(jax.value_and_grad(loss, (0, 1)))(params, inputs[0])
+    operands = [[v.aval.dtype for v in each.invars] for each in products(program.jaxpr)]
+    # Seven maps and two products of attention, each with two gradients.
+    assert len(operands) >= 27
+    assert all(dtype == jnp.bfloat16 for each in operands for dtype in each)
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
