@@ -28,7 +28,7 @@ What ``__all__`` names is public; everything else may change.
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from collapipe_jax.core.public import lazily
+from collapipe_jax.core.plugins import lazily
 
 if TYPE_CHECKING:
     from collapipe_jax.core.errors import InputError, TrainingError
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
         write_decision,
         write_network,
     )
-    from collapipe_jax.runs.results.datasets import open_results
+    from collapipe_jax.runs.results.store import open_results
     from collapipe_jax.runs.training.ongoing_run import TrainedRun
-    from collapipe_jax.runs.training.run import train
+    from collapipe_jax.runs.training.train import train
 
 _PUBLIC = {
     "ClientDecision": "edge.cost.decision",
@@ -77,7 +77,7 @@ _PUBLIC = {
     "load": "learning.tasks.registry",
     "make_policy": "edge.policies.registry",
     "observe": "edge.environment",
-    "open_results": "runs.results.datasets",
+    "open_results": "runs.results.store",
     "read_config": "runs.config.files",
     "read_decision": "runs.documents",
     "read_network": "runs.documents",
@@ -86,7 +86,7 @@ _PUBLIC = {
     "step": "edge.environment",
     "TrainingError": "core.errors",
     "TrainedRun": "runs.training.ongoing_run",
-    "train": "runs.training.run",
+    "train": "runs.training.train",
     "system_params": "runs.config.system",
     "violations": "edge.cost.feasibility",
     "write_decision": "runs.documents",

@@ -12,17 +12,20 @@ from functools import partial
 
 from collapipe_jax.cli import figures as command
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.runs.figures.draw import KINDS, Kind
+from collapipe_jax.runs.figures.draw import KINDS, Drawing, Kind
+from collapipe_jax.runs.results.checkpoints import load_study
 from collapipe_jax.runs.results.realisations import load_realisations
-from collapipe_jax.runs.results.studies import load_study
 from figures import bound, convergence, gap, stability, tradeoff
 
 STUDIES: dict[str, Kind] = {
-    "closed_loop": Kind(partial(load_realisations, experiment="closed_loop"), (tradeoff,)),
-    "bound": Kind(bound.load, (bound,)),
-    "convergence": Kind(load_study, (convergence,)),
-    "stability": Kind(stability.load, (stability,)),
-    "gap": Kind(gap.load, (gap,), file=gap.FILE),
+    "closed_loop": Kind(
+        partial(load_realisations, experiment="closed_loop"),
+        (Drawing("tradeoff", tradeoff.draw, tradeoff.describe),),
+    ),
+    "bound": Kind(bound.load, (Drawing("bound", bound.draw),)),
+    "convergence": Kind(load_study, (Drawing("convergence", convergence.draw),)),
+    "stability": Kind(stability.load, (Drawing("stability", stability.draw),)),
+    "gap": Kind(gap.load, (Drawing("gap", gap.draw),), file=gap.FILE),
 }
 
 

@@ -26,8 +26,14 @@ from matplotlib.lines import Line2D
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import Estimate, log_slope, mean_estimate
 from collapipe_jax.runs.figures import style
-from collapipe_jax.runs.results.limits import drift_constant, mean_backlog, network_groups
-from collapipe_jax.runs.results.realisations import Case, Realisations, select
+from collapipe_jax.runs.results.realisations import (
+    Case,
+    Realisations,
+    drift_constant,
+    mean_backlog,
+    network_groups,
+    select,
+)
 
 LEAST_SLACK = 0.01
 """Of a budget or target at the smallest V; networks with less are left out."""

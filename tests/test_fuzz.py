@@ -25,8 +25,8 @@ import collapipe_jax as cp
 from collapipe_jax.core.errors import InputError, collect
 from collapipe_jax.learning.tasks.classification import LabelledText, read_sets
 from collapipe_jax.learning.tasks.corpora import TextFile
-from collapipe_jax.learning.tasks.parallel_text import read_parallel_text
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
+from collapipe_jax.learning.tasks.translation import read_parallel_text
 from collapipe_jax.runs.config.default import KEYS
 from collapipe_jax.runs.config.experiment import _check_settings
 from collapipe_jax.runs.config.files import parse_overrides, read_values

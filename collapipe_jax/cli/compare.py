@@ -14,15 +14,14 @@ from typing import Any
 
 from rich.table import Table
 
+from collapipe_jax.cli.cluster import CLUSTER, SHARD, carry_out
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.core.console import COMPACT, console_for_tables, make_table
+from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.core.statistics import interval_text, median_text, number_text
-from collapipe_jax.core.tables import COMPACT, console_for_tables, make_table
-from collapipe_jax.core.units import bytes_to_mib
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.runs.config.files import parse_overrides
-from collapipe_jax.runs.results.limits import warn_of_comparison
-from collapipe_jax.runs.results.realisations import load_realisations
+from collapipe_jax.runs.results.realisations import load_realisations, warn_of_comparison
 from collapipe_jax.runs.studies.comparison import summarise
 from collapipe_jax.runs.studies.montecarlo import policy_options
 from collapipe_jax.runs.studies.points import read_comparisons
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     path = results.write_summary(summary)
     console.print(summary_table(summary))
     if summary["reduction_percent"]:
-        console.print(saving_table(summary))
+        console.print(_saving_table(summary))
     print(f"written: {path}")
     warn_of_comparison(summary)
 
@@ -97,7 +96,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     )
 
 
-def saving_table(summary: Mapping[str, Any]) -> Table:
+def _saving_table(summary: Mapping[str, Any]) -> Table:
     """What ``dssra`` saves against every other policy, network by network."""
     saved = summary["reduction_percent"]
     metrics = {"latency_s": "latency, %", "energy_j": "energy, %"}

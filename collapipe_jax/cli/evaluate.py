@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, options_of
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.tasks.registry import load
 
 

@@ -15,17 +15,16 @@ from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures import gantt, gantt_clients
-from collapipe_jax.runs.figures.draw import KINDS, Kind, draw_figure, draw_folders, figure_name
+from collapipe_jax.runs.figures.draw import KINDS, Kind, draw_figure, draw_folders
 
-_TAKES = {gantt: ("round", "cluster"), gantt_clients: ("round",)}
+_OPTIONS = ("round", "cluster")
 
 
 def main(
     argv: Sequence[str], kinds: Mapping[str, Kind] = KINDS, description: str | None = __doc__
 ) -> None:
     """Draw and write figures, and print their paths."""
-    known = {figure_name(module): (kind, module) for kind in kinds.values() for module in kind[1]}
+    known = {one.name: (kind, one) for kind in kinds.values() for one in kind.drawings}
     out = (None, "folder for the files (default: figures/ in the first workdir)")
     parser = make_parser(description, out=out)
     parser.add_argument("name", nargs="?", choices=known, help="one figure alone")
@@ -34,17 +33,17 @@ def main(
     parser.add_argument("--cluster", type=int, help="of a gantt (default: the slowest)")
     options = parser.parse_args(argv)
     folder = Path(options.out) if options.out else Path(options.workdir[0]) / "figures"
-    kind, module = known.get(options.name, (None, None))
-    given = {key: value for key in _TAKES[gantt] if (value := getattr(options, key)) is not None}
+    kind, drawing = known.get(options.name, (None, None))
+    given = {key: value for key in _OPTIONS if (value := getattr(options, key)) is not None}
     for key, value in given.items():
-        if module is None or key not in _TAKES.get(module, ()):
+        if drawing is None or key not in drawing.options:
             remedy = "Name gantt, or gantt_clients for a round"
             raise InputError(f"--{key}", value, "this figure does not take it", remedy)
-    if kind is None or module is None:
+    if kind is None or drawing is None:
         paths = draw_folders(options.workdir, folder, kinds)
     else:
         if "round" in given:
             given["round_number"] = given.pop("round")
-        paths = draw_figure(module, kind, options.workdir, folder, **given)
+        paths = draw_figure(drawing, kind, options.workdir, folder, **given)
     for path in paths:
         print(f"written: {path}")

@@ -16,17 +16,17 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from collapipe_jax.cli.cluster import CLUSTER, SHARD, carry_out
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.runs.config.files import parse_overrides
 from collapipe_jax.runs.config.sweeps import read_axis
 from collapipe_jax.runs.results.realisations import load_points
+from collapipe_jax.runs.studies.comparison import find_winner, margin_text
 from collapipe_jax.runs.studies.montecarlo import policy_options
 from collapipe_jax.runs.studies.points import read_comparisons
-from collapipe_jax.runs.studies.winners import find_winner, margin_text
 
 _WIDTH = 100
 
@@ -56,11 +56,11 @@ def main(argv: Sequence[str]) -> None:
     cells = [find_winner(point, given.tolerance) for point in points]
     summary = {**plane, **sizes, "tolerance": given.tolerance, "cells": cells}
     path = results.write_summary(summary)
-    console.print(winner_table(summary))
+    console.print(_winner_table(summary))
     print(f"written: {path}")
 
 
-def winner_table(summary: Mapping[str, Any]) -> Table:
+def _winner_table(summary: Mapping[str, Any]) -> Table:
     """The winner of every cell, the largest index of y on top."""
     columns = len(summary["x_values"])
     rows = []

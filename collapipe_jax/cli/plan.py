@@ -19,11 +19,11 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.core.compilation import compile_for_now, compile_together
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.tables import console_for_tables, make_table
-from collapipe_jax.core.units import bytes_to_mib
+from collapipe_jax.core.quantity import bytes_to_mib
+from collapipe_jax.edge.cost.convergence import lossless_divergence
 from collapipe_jax.edge.cost.decision import Decision
-from collapipe_jax.edge.cost.divergence import lossless_divergence
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.latency import LatencyParts
@@ -33,14 +33,15 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra
 from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.edge.solver.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
-from collapipe_jax.edge.solver.limit_multipliers import (
+from collapipe_jax.edge.solver.cluster_search import neighbour_objectives
+from collapipe_jax.edge.solver.partition_bound import (
     FullDevice,
     LimitMultipliers,
+    PartitionBound,
+    bound_partitions,
     full_devices,
     limit_multipliers,
 )
-from collapipe_jax.edge.solver.neighbours import neighbour_objectives
-from collapipe_jax.edge.solver.partition_bound import PartitionBound, bound_partitions
 from collapipe_jax.runs.documents import read_network, write_decision
 
 _WIDTH = 100
@@ -89,7 +90,7 @@ def _plan_and_explain(
     some_decision = jax.eval_shape(lambda problem: static_pipeline(problem, micro_batches), problem)
     decide, evaluate, look_nearby = compile_together(
         (lambda problem: dssra(problem, micro_batches, _SEARCH), problem),
-        (lambda *round_: (appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
+        (lambda *round_: (_appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
         (neighbour_objectives, problem, some_decision),
         kept_as=f"plan-{micro_batches}",
         returns=(Solution, Decision, RoundCost, LatencyParts, Flows, LimitMultipliers),
@@ -99,11 +100,11 @@ def _plan_and_explain(
     full = full_devices(problem, solution, decide)
     nearby = np.asarray(look_nearby(problem, solution.decision))
     why = explain(problem, solution, nearby, cost, float(lossless), multipliers, full)
-    table = decision_table(problem, solution.decision, cost)
-    parts = table, decision_summary(problem, cost), why
+    table = _decision_table(problem, solution.decision, cost)
+    parts = table, _decision_summary(problem, cost), why
     if certify:
         bound = bound_partitions(on_device, solution.decision, multipliers)
-        parts = *parts, certificate_of_partitions(float(solution.objective), bound)
+        parts = *parts, _certificate_of_partitions(float(solution.objective), bound)
     return solution.decision, parts
 
 
@@ -117,14 +118,14 @@ def plan_round(
 
     def decide(key, problem):
         decision: Any = policy(key, problem)  # a problem on file is a pipeline's
-        return decision, appraise(problem, decision)[0]
+        return decision, _appraise(problem, decision)[0]
 
     arguments = jax.random.key(0), problem
     decision, cost = jax.device_get(compile_for_now(decide, *arguments)(*arguments))
     problem = jax.device_get(problem)
     why = "no multipliers of limits: they have them only at an optimum of (P2), as with dssra"
-    table = decision_table(problem, decision, cost)
-    return decision, (table, decision_summary(problem, cost), why)
+    table = _decision_table(problem, decision, cost)
+    return decision, (table, _decision_summary(problem, cost), why)
 
 
 _ROWS = 10
@@ -140,13 +141,13 @@ _STATUS = {
 }
 
 
-def appraise(problem: RoundProblem, decision: Decision) -> tuple[RoundCost, Array]:
+def _appraise(problem: RoundProblem, decision: Decision) -> tuple[RoundCost, Array]:
     """Cost of a decision, and the divergence of its round without losses."""
     cost = evaluate(problem, decision)
     return cost, lossless_divergence(problem.learning, problem.workload.batch, ~cost.absent)
 
 
-def decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) -> Table:
+def _decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) -> Table:
     """Blocks, micro-batches, latency and memory, one row a cluster."""
     assert cost.flows is not None  # a Decision has a pipeline
     flows = np.concatenate(cost.flows, axis=1)
@@ -183,7 +184,7 @@ def _stage_names(devices: int) -> list[str]:
     return [*forward, "downlink", *(f"{name}, backward" for name in reversed(chain))]
 
 
-def decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
+def _decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
     """Terms of the objective (P2) and the worst of each constraint."""
     control = problem.control
     over = np.asarray(cost.energy_j / control.energy_budget_j)
@@ -246,7 +247,7 @@ def _nearby(objectives: np.ndarray, objective: float) -> str:
     return f"a neighbour in cluster {cluster} is better by {less:.2g} %: {kind}"
 
 
-def certificate_of_partitions(objective: float, bound: PartitionBound) -> str:
+def _certificate_of_partitions(objective: float, bound: PartitionBound) -> str:
     """Gap between objective and lower bound over all partitions, in words."""
     way = "searched" if bound.exhaustive else "bounded"
     count = f"{bound.partitions:,}" if bound.exhaustive else f"{bound.partitions:.2g}"

@@ -17,11 +17,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from collapipe_jax.cli.cluster import CLUSTER, SHARD, carry_out
 from collapipe_jax.cli.options import add_sweep, make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import number_text
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.runs.config.files import parse_overrides
 from collapipe_jax.runs.config.sweeps import file_axes, read_axis
@@ -62,13 +62,13 @@ def main(argv: Sequence[str]) -> None:
     labels = [point.labels for point in made.sweep.points]
     points = [{"at": at} | own for at, own in zip(labels, comparisons, strict=True)]
     path = results.write_summary({"axes": results.options["axes"], "points": points})
-    console.print(latency_table(points))
+    console.print(_latency_table(points))
     if points[0]["reduction_percent"]:
-        console.print(reduction_table(points))
+        console.print(_reduction_table(points))
     print(f"written: {path}")
 
 
-def latency_table(points: Sequence[Mapping[str, Any]]) -> Table:
+def _latency_table(points: Sequence[Mapping[str, Any]]) -> Table:
     """Median and mean latency of every policy at every point."""
     rows = []
     for point in points:
@@ -79,7 +79,7 @@ def latency_table(points: Sequence[Mapping[str, Any]]) -> Table:
     return make_table(headings, rows, left=0, title=title, **_STYLE)
 
 
-def reduction_table(points: Sequence[Mapping[str, Any]]) -> Table:
+def _reduction_table(points: Sequence[Mapping[str, Any]]) -> Table:
     """Latency saved by ``dssra`` over every other policy, at every point."""
     saved = [point["reduction_percent"]["latency_s"] for point in points]
     rows = [

@@ -30,14 +30,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from collapipe_jax.cli.cluster import CLUSTER, SHARD, is_done, read_shards
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser
 from collapipe_jax.cli.plan import plan_round
-from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, collect
-from collapipe_jax.core.io.atomic import write_sealed
-from collapipe_jax.core.io.lock import own_share
+from collapipe_jax.core.files import own_share, write_sealed
 from collapipe_jax.core.statistics import interval_text, mean_interval
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.learning.tasks.task import FINAL_SCORES
 from collapipe_jax.runs import hosts
@@ -170,7 +169,7 @@ def _train_sweep(
     argv: Sequence[str], options: argparse.Namespace, overrides: Sequence[str]
 ) -> None:
     """Train at every point, and write one summary."""
-    from collapipe_jax.runs.training import sweep as sweeps  # brings the store
+    from collapipe_jax.runs.training import train as sweeps  # brings the store
 
     alone = ("linear_baseline", "coordinator", "hosts", "host", "bind")
     for name, value in given_of(**{name: getattr(options, name) for name in alone}).items():
@@ -189,11 +188,13 @@ def _train_sweep(
         return
     summary = sweeps.summarise_points(results, sweep)
     path = results.write_summary(summary)
-    console.print(score_table(sweeps.by_setting(summary["points"])))
+    console.print(_score_table(sweeps.by_setting(summary["points"])))
     print(f"written: {path}")
 
 
-def score_table(settings: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> Table:
+def _score_table(
+    settings: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]],
+) -> Table:
     """Final scores and simulated time at every setting, means over its seeds."""
     first = settings[0][1][0]
     names = [

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
-from collapipe_jax.core.io.atomic import write_bytes
+from collapipe_jax.core.files import write_bytes
 
 CACHE_VARIABLE = "COLLAPIPE_CACHE"
 """Environment variable with the folder of compiled programs, or ``off``."""

@@ -1,8 +1,8 @@
-"""Objects by name: those of a registry, and one's own as ``package.module:name``."""
+"""Objects by name: those of a registry, and one's own as ``package.module:name``; public names of a wing."""
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from collapipe_jax.core.errors import InputError, nearest
@@ -47,3 +47,25 @@ def _imported(key: str, name: str) -> Any:
         problem = f"the module {place} has no {attribute}"
         raise InputError(key, name, problem, "Correct the name after the colon")
     return found
+
+
+# Public names of a package, each imported when it is first used.
+
+
+def lazily(
+    package: str, names: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package with these public names.
+
+    Args:
+      package: its name.
+      names: module of each name below the package, with ``:NAME`` where it is another one there.
+    """
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, other = names[name].partition(":")
+        return getattr(importlib.import_module(f"{package}.{module}"), other or name)
+
+    return get, lambda: sorted(names)

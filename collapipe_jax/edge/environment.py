@@ -18,8 +18,13 @@ from collapipe_jax.edge.cost.feasibility import violations
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import RoundCost
 from collapipe_jax.edge.cost.switching import Switching
-from collapipe_jax.edge.network.channel import Radio
-from collapipe_jax.edge.network.fading import FadingState, fading_power, sample_fading, step_fading
+from collapipe_jax.edge.network.channel import (
+    FadingState,
+    Radio,
+    fading_power,
+    sample_fading,
+    step_fading,
+)
 from collapipe_jax.edge.network.mobility import MobilityState, step_mobility
 from collapipe_jax.edge.network.propagation import large_scale_gain
 from collapipe_jax.edge.policies.registry import Policy

@@ -8,9 +8,12 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from collapipe_jax.core.quantity import Struct, part, positive, quantities, quantity, same
-from collapipe_jax.edge.control.budget_floors import control_unit_floor_j
-from collapipe_jax.edge.control.queues import EffectiveQueueParams, empty_queues
-from collapipe_jax.edge.cost.divergence import Learning, lossless_divergence
+from collapipe_jax.edge.control.queues import (
+    EffectiveQueueParams,
+    control_unit_floor_j,
+    empty_queues,
+)
+from collapipe_jax.edge.cost.convergence import Learning, lossless_divergence
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
@@ -18,9 +21,8 @@ from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.cost.switching import SwitchingParams
 from collapipe_jax.edge.cost.workload import Workload
-from collapipe_jax.edge.network.channel import Radio, RadioConstants
+from collapipe_jax.edge.network.channel import DynamicsParams, Radio, RadioConstants
 from collapipe_jax.edge.network.devices import Compute, DeviceParams, sample_compute
-from collapipe_jax.edge.network.fading import DynamicsParams
 from collapipe_jax.edge.network.mobility import Mobility, MobilityParams, sample_mobility
 from collapipe_jax.edge.network.propagation import (
     PropagationParams,

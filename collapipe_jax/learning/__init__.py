@@ -5,7 +5,7 @@ What ``__all__`` names is public; everything behind it may change.
 
 from typing import TYPE_CHECKING
 
-from collapipe_jax.core.public import lazily
+from collapipe_jax.core.plugins import lazily
 
 if TYPE_CHECKING:
     from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch

@@ -5,7 +5,7 @@ What ``__all__`` names is public; everything behind it may change.
 
 from typing import TYPE_CHECKING
 
-from collapipe_jax.core.public import lazily
+from collapipe_jax.core.plugins import lazily
 
 if TYPE_CHECKING:
     from collapipe_jax.runs.config.experiment import build_experiment
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
         write_decision,
         write_network,
     )
-    from collapipe_jax.runs.results.datasets import open_results
+    from collapipe_jax.runs.results.store import open_results
     from collapipe_jax.runs.training.loop import train_together
     from collapipe_jax.runs.training.ongoing_run import TrainedRun
-    from collapipe_jax.runs.training.run import train
+    from collapipe_jax.runs.training.train import train
 
 _PUBLIC = {
     "TrainedRun": "training.ongoing_run",
     "build_experiment": "config.experiment",
-    "open_results": "results.datasets",
+    "open_results": "results.store",
     "read_config": "config.files",
     "read_decision": "documents",
     "read_network": "documents",
     "system_params": "config.system",
-    "train": "training.run",
+    "train": "training.train",
     "train_together": "training.loop",
     "write_decision": "documents",
     "write_network": "documents",

@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.core.errors import InputError, InputWarning
-from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.core.io.strict_json import loads
+from collapipe_jax.core.files import loads, write_json
 from collapipe_jax.core.quantity import Quantity, Struct, check_product, quantities
+from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.decision import Decision
-from collapipe_jax.edge.cost.divergence import Learning
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
 from collapipe_jax.edge.cost.round_cost import RoundCost
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange

@@ -28,7 +28,7 @@ from rich.console import Console
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.core.compilation import cores
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.models.adapters import add_adapters, join, split
 from collapipe_jax.learning.models.block import encode
 from collapipe_jax.learning.models.causal_files import load_causal_lm

@@ -34,7 +34,7 @@ from rich.console import Console
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.core.compilation import CACHE_VARIABLE, QUICK_OPTIONS, keep_compiled_programs
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.edge.solver.joint_search import SearchConfig
 from collapipe_jax.learning.models.config import BertConfig

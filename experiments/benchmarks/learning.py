@@ -34,9 +34,9 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_counts, read_numbers, run_training
 from collapipe_jax.core.compilation import cores
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.models.bert import bert_encode, init_bert
 from collapipe_jax.learning.models.config import BertConfig
 from collapipe_jax.learning.models.counts import block_flops

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.learning.tasks.classification import read_sets
 from collapipe_jax.learning.tasks.linear_baselines import class_scores, tag_scores
 from collapipe_jax.learning.tasks.scores import Score

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import track
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
-from collapipe_jax.core.tables import make_table
-from collapipe_jax.core.units import bytes_to_mib
-from collapipe_jax.edge.cost.memory import block_bytes
+from collapipe_jax.core.console import make_table
+from collapipe_jax.core.quantity import bytes_to_mib
+from collapipe_jax.edge.cost.computing import block_bytes
 from collapipe_jax.learning.models.config import LINEAR_LAYERS, AdapterConfig, EncoderConfig
 from collapipe_jax.learning.pipeline.schedules import SCHEDULES
 from collapipe_jax.runs.config.default import get_config

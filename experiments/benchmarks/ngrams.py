@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.learning.models.tensor_files import read_json
-from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer
 from collapipe_jax.learning.tasks.causal_lm import (
     LanguageModelling,
     bits_per_byte,
@@ -25,6 +24,7 @@ from collapipe_jax.learning.tasks.causal_lm import (
     perplexity,
 )
 from collapipe_jax.learning.tasks.plain_text import TextSets
+from collapipe_jax.learning.tasks.subwords import ByteTokenizer
 
 _NUMBER_BYTES = 4  # of a token's number in the library
 

@@ -27,17 +27,16 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.core.tables import make_table
-from collapipe_jax.core.units import bytes_to_mib
+from collapipe_jax.core.files import write_json
+from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.learning.models.adapters import add_adapters, join, split
 from collapipe_jax.learning.models.block import encode, init_encoder
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.learning.pipeline.mesh import gather_slots, make_pipeline_mesh
 from collapipe_jax.learning.pipeline.schedules import SCHEDULES, Step
-from collapipe_jax.learning.pipeline.slots import gather_slots
 from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)

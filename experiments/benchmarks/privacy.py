@@ -19,16 +19,15 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import require_positive
-from collapipe_jax.core.tables import make_table
-from collapipe_jax.core.units import bytes_to_mib
+from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.learning.federated.data_parallel_learner import (
     ClientsOutcome,
     DataParallelLearner,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.privacy import ExamplePrivacy, seed_words
-from collapipe_jax.learning.federated.rules import Rules
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.learning.models.config import BertConfig
 from experiments.benchmarks.timing import in_turns

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
-from collapipe_jax.core.tables import console_for_tables, make_table
-from collapipe_jax.edge.cost.client_links import client_links
-from collapipe_jax.edge.cost.client_round import model_ends
+from collapipe_jax.core.console import console_for_tables, make_table
+from collapipe_jax.edge.cost.client_round import client_links, model_ends
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -26,7 +25,7 @@ from collapipe_jax.edge.cost.secure_exchange import exchange_s, secure_messages
 from collapipe_jax.edge.policies.client_policies import control_unit_fl
 from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.federated.aggregation import aggregate
-from collapipe_jax.learning.federated.secure_mean import SecureAggregation, secure_mean
+from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation, secure_mean
 from collapipe_jax.runs.config.files import read_config
 from collapipe_jax.runs.config.system import build_system_params
 from experiments.benchmarks.timing import in_turns

@@ -17,7 +17,7 @@ import numpy as np
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.core.errors import require_positive
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.environment import (
     Environment,
     initial_state,

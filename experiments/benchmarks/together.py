@@ -25,8 +25,8 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
 from collapipe_jax.core.compilation import CACHE_VARIABLE
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.tables import make_table
 from collapipe_jax.runs.results.checkpoints import load_run
 
 KEYS = ("training.client_learning_rate", "training.decoder_learning_rate")

@@ -26,9 +26,9 @@ from rich.table import Table
 from scipy import stats
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.console import make_table
 from collapipe_jax.edge.cost import convergence
-from collapipe_jax.edge.cost.divergence import Learning, participating_weight
+from collapipe_jax.edge.cost.convergence import Learning, participating_weight
 from collapipe_jax.runs.results.experiment import Results, as_columns, as_rows
 from experiments.studies.bound_descents import (
     BATCH,

@@ -14,8 +14,8 @@ from flax import struct
 from jax import Array
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.divergence import participating_weight
-from collapipe_jax.learning.federated.erasures import (
+from collapipe_jax.edge.cost.convergence import participating_weight
+from collapipe_jax.learning.federated.aggregation import (
     ErasureLaw,
     cluster_example_weights,
     sample_example_weights,

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from collapipe_jax.cli.cluster import SHARD, is_done
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
-from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.core.statistics import mean_interval
 from collapipe_jax.runs.config.experiment import Experiment, at_rate
 from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.results.checkpoints import load_entry
 from collapipe_jax.runs.results.experiment import Results, as_columns
 from collapipe_jax.runs.results.store import Shard, read_shard
-from collapipe_jax.runs.results.studies import load_entry
 from collapipe_jax.runs.studies.race import train_shard
 from collapipe_jax.runs.training.central import train_centrally
 from experiments.studies.seeds import experiments_of_seeds

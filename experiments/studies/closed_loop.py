@@ -19,13 +19,16 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
+from collapipe_jax.cli.cluster import SHARD, is_done
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
-from collapipe_jax.cli.shards import SHARD, is_done
-from collapipe_jax.core.io.lock import own_share
+from collapipe_jax.core.console import COMPACT, make_table
+from collapipe_jax.core.files import own_share
 from collapipe_jax.core.statistics import interval_text, mean_interval
-from collapipe_jax.core.tables import COMPACT, make_table
-from collapipe_jax.edge.control.backlog_bound import backlog_lower_bound
-from collapipe_jax.edge.control.budget_floors import control_unit_floor_j, device_budget_floor_j
+from collapipe_jax.edge.control.queues import (
+    backlog_lower_bound,
+    control_unit_floor_j,
+    device_budget_floor_j,
+)
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.environment import observed_problems, reset
@@ -33,7 +36,7 @@ from collapipe_jax.edge.policies.registry import POLICIES, make_policy
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system_params
-from collapipe_jax.runs.results import limits as constraints
+from collapipe_jax.runs.results import realisations as constraints
 from collapipe_jax.runs.results.experiment import Results, Variable, as_columns
 from collapipe_jax.runs.results.realisations import (
     Case,

@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from collapipe_jax.cli.cluster import SHARD, is_done
 from collapipe_jax.cli.options import make_parser, run_training
-from collapipe_jax.cli.shards import SHARD, is_done
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import Interval, interval_text, mean_interval
-from collapipe_jax.core.tables import make_table
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.feasibility import usable_blocks
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -38,10 +38,9 @@ from collapipe_jax.edge.policies.registry import Policy
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system
-from collapipe_jax.runs.results.checkpoints import load_run
+from collapipe_jax.runs.results.checkpoints import ConvergenceStudy, Row, load_run, save_study
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.store import WHOLE, Shard, read_shard
-from collapipe_jax.runs.results.studies import ConvergenceStudy, Row, save_study
 from collapipe_jax.runs.studies.race import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 

@@ -22,8 +22,8 @@ from jax import Array
 from jaxtyping import Key
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.learning.federated.pipeline_learner import with_noise
 from collapipe_jax.learning.models.block import encoder_block
 from collapipe_jax.learning.models.layers import Params

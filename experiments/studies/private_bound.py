@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.console import make_table
 from collapipe_jax.edge.cost import convergence
 from collapipe_jax.learning.federated.privacy import ClusterPrivacy, seed_words, sensitivity
 from collapipe_jax.runs.results.experiment import Results, as_columns, as_rows

@@ -22,10 +22,10 @@ from rich.progress import track
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.core.statistics import interval_text, mean_interval
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.environment import observed_problems, reset

@@ -19,8 +19,8 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.environment import reset, simulate
+from collapipe_jax.edge.policies.baselines import titanic
 from collapipe_jax.edge.policies.registry import make_policy
-from collapipe_jax.edge.policies.titanic import titanic
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.realisations import load_realisations
 from collapipe_jax.runs.studies.comparison import METRICS

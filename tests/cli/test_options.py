@@ -8,8 +8,8 @@ import pytest
 from collapipe_jax.cli import options as command_line
 from collapipe_jax.cli.main import COMMANDS
 from collapipe_jax.cli.options import read_counts, read_numbers
+from collapipe_jax.core.console import console_for_tables
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.tables import console_for_tables
 from collapipe_jax.edge.policies.registry import POLICIES
 
 

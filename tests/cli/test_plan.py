@@ -19,7 +19,7 @@ from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.solver.limit_multipliers import FullDevice
+from collapipe_jax.edge.solver.partition_bound import FullDevice
 from collapipe_jax.runs.documents import read_decision, read_network
 
 EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"

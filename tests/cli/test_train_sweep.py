@@ -9,7 +9,7 @@ from support import tiny_run
 import collapipe_jax as cp
 from collapipe_jax.cli.train import main
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures import training_sweep
+from collapipe_jax.runs.figures import training
 from collapipe_jax.runs.figures.draw import draw_folders
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -58,7 +58,7 @@ def test_shards_make_the_same_results(swept, tmp_path, capsys):
 def test_scores_of_all_points_are_drawn(swept, tmp_path):
     paths = draw_folders([str(swept)], tmp_path)
     assert {path.name for path in paths} == {"training_sweep.pdf", "training_sweep.png"}
-    figure = training_sweep.draw(cp.open_results(swept))
+    figure = training.draw_training_sweep(cp.open_results(swept))
     rows, curves = figure.axes
     assert [text.get_text() for text in rows.get_yticklabels()] == ["0.001", "0.004"]
     assert rows.get_ylabel() == "client_learning_rate"
@@ -67,7 +67,7 @@ def test_scores_of_all_points_are_drawn(swept, tmp_path):
 
 def test_the_last_score_is_the_last_one_known():
     values = np.array([[1.0, np.nan, 3.0, np.nan], [np.nan, np.nan, np.nan, np.nan]])
-    np.testing.assert_array_equal(training_sweep._last_known(values), [3.0, np.nan])
+    np.testing.assert_array_equal(training._last_known(values), [3.0, np.nan])
 
 
 def test_a_damaged_summary_of_a_run_is_mended(swept):
@@ -80,7 +80,7 @@ def test_a_damaged_summary_of_a_run_is_mended(swept):
 
 def test_a_finished_sweep_trains_nothing_anew(swept, monkeypatch):
     before = (swept / "summary.json").read_bytes()
-    monkeypatch.setattr("collapipe_jax.runs.training.sweep.train_together", None)
+    monkeypatch.setattr("collapipe_jax.runs.training.train.train_together", None)
     main([*COMMON, f"--workdir={swept}"])
     assert (swept / "summary.json").read_bytes() == before
 

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from collapipe_jax.core import progress as module
-from collapipe_jax.core.progress import progress
+from collapipe_jax.core import console as module
+from collapipe_jax.core.console import progress
 
 
 def test_a_file_gets_a_line_a_minute_and_a_last_one(monkeypatch):

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from collapipe_jax.core.units import (
+from collapipe_jax.core.quantity import (
     bytes_to_mib,
     db_to_linear,
     gib_to_bytes,

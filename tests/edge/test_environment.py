@@ -7,7 +7,7 @@ import pytest
 from support.compilations import compiles
 from support.tiny_system import tiny_params
 
-from collapipe_jax.edge.control.budget_floors import control_unit_floor_j
+from collapipe_jax.edge.control.queues import control_unit_floor_j
 from collapipe_jax.edge.environment import (
     Environment,
     initial_state,

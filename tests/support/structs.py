@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
+from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.decision import Decision
-from collapipe_jax.edge.cost.divergence import Learning
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.cost.workload import Workload

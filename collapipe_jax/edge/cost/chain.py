@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.shapes import ActiveNodes, PerCluster, PerHop, PerMove, PerNode
+from collapipe_jax.edge.cost.decision import ActiveNodes, PerCluster, PerHop, PerMove, PerNode
 
 _Broadcast = Num[Array, "#J #N *#batch"]
 

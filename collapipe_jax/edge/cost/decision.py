@@ -4,10 +4,29 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Num
+from jaxtyping import Array, Bool, Float, Num
 
 from collapipe_jax.core.quantity import Struct, positive, quantity
-from collapipe_jax.edge.cost.shapes import ActiveNodes, MicroBatches, PerCluster, PerNode, Segments
+
+# Shapes of a round's arrays: nodes first, ``J = K + 1``, clusters next, then any batch axes.
+#
+# A single network has no batch axes. A problem with batch axes is one whose every leaf ends
+# with them; they broadcast against those of its partition.
+
+PerNode = Float[Array, "J N *batch"]
+PerDevice = Float[Array, "K N *batch"]
+PerCluster = Float[Array, "N *batch"]
+PerRound = Float[Array, "*batch"]
+PerHop = Float[Array, "2 J N *batch"]
+"""Of a hop's forward and backward message, by the node where the hop starts."""
+PerMove = Float[Array, "2 K N *batch"]
+"""Of parameters, collected from a device and distributed to it."""
+CrossGain = Float[Array, "J N J N *#batch"]
+ActiveNodes = Bool[Array, "J N *batch"]
+Segments = Num[Array, "N K *batch"]
+MicroBatches = Num[Array, "N *batch"]
+Broadcast = Float[Array, "..."]
+"""Of any shape that broadcasts with the others'."""
 
 
 class Decision(Struct):
@@ -39,7 +58,7 @@ class Decision(Struct):
     d2e_power_w: Array = quantity("D2E power of a control unit", "p^U", "N")
 
 
-TIERS = ("devices", "control_units", "hierarchical")
+_TIERS = ("devices", "control_units", "hierarchical")
 """Who trains and who talks to the base station in a data-parallel round."""
 
 
@@ -89,7 +108,7 @@ class ClientDecision(Struct):
         static=True,
         default=False,
     )
-    tier: str = quantity("who trains, and who sends", choices=TIERS, default="devices")
+    tier: str = quantity("who trains, and who sends", choices=_TIERS, default="devices")
 
 
 class Allocation(NamedTuple):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from collapipe_jax.edge.cost.client_round import evaluate_clients
-from collapipe_jax.edge.cost.constant_power import idle_energy_j
+from collapipe_jax.edge.cost.computing import device_memory_bytes, idle_energy_j
 from collapipe_jax.edge.cost.decision import (
     ClientDecision,
     Decision,
@@ -14,7 +14,6 @@ from collapipe_jax.edge.cost.decision import (
 )
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.latency import AirTimes, compute_latency_s, message_time_s
-from collapipe_jax.edge.cost.memory import device_memory_bytes
 from collapipe_jax.edge.cost.objective import round_objective
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import Flows, RoundCost

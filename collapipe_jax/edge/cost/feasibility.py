@@ -5,16 +5,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from collapipe_jax.edge.cost.client_links import sends
-from collapipe_jax.edge.cost.client_round import client_memory_bytes
-from collapipe_jax.edge.cost.decision import ClientDecision, Decision, active_nodes
-from collapipe_jax.edge.cost.memory import (
+from collapipe_jax.edge.cost.client_round import client_memory_bytes, sends
+from collapipe_jax.edge.cost.computing import (
     block_capacity,
     device_memory_bytes,
     embedding_memory_bytes,
 )
+from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision, Decision, active_nodes
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.shapes import Broadcast
 
 TOLERANCE = 1e-4
 """Relative tolerance on sums, bounds and memory."""

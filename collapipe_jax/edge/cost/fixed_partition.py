@@ -14,16 +14,12 @@ from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.core.quantity import Struct, part
 from collapipe_jax.edge.cost.chain import Messages, gain_to_next, of_receivers, of_senders
 from collapipe_jax.edge.cost.computing import ComputeStages, compute_stages, node_computing_energy_j
-from collapipe_jax.edge.cost.divergence import (
+from collapipe_jax.edge.cost.convergence import (
     ClusterDivergence,
     cluster_divergence,
     participating_weight,
 )
-from collapipe_jax.edge.cost.moments import Moments, leaving_cost, moved_moments
-from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
-from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.secure_exchange import exchange_s, mask_energy_j, secure_messages
-from collapipe_jax.edge.cost.shapes import (
+from collapipe_jax.edge.cost.decision import (
     ActiveNodes,
     CrossGain,
     MicroBatches,
@@ -35,6 +31,10 @@ from collapipe_jax.edge.cost.shapes import (
     PerRound,
     Segments,
 )
+from collapipe_jax.edge.cost.moments import Moments, leaving_cost, moved_moments
+from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.secure_exchange import exchange_s, mask_energy_j, secure_messages
 from collapipe_jax.edge.network.channel import Radio, downlink_sinr, transport_block_hazard
 
 

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Num
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.core.one_f_one_b import tick_of, ticks
 from collapipe_jax.edge.cost.chain import from_previous_active
+from collapipe_jax.edge.cost.decision import Broadcast, PerCluster, PerHop, PerMove, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.link_quality import BitTimes
 from collapipe_jax.edge.cost.maximum import Maximum, MaximumRule
-from collapipe_jax.edge.cost.shapes import Broadcast, PerCluster, PerHop, PerMove, PerNode
 
 
 class AirTimes(NamedTuple):
@@ -98,7 +98,7 @@ def flow_times(fixed: FixedPartition, air: AirTimes, maximum: MaximumRule) -> Fl
     )
 
 
-def iteration_time_s(flows: FlowTimes, micro_batches: PerCluster) -> PerCluster:
+def _iteration_time_s(flows: FlowTimes, micro_batches: PerCluster) -> PerCluster:
     """Time of one local step of every cluster. Source: docs/system-model.md (12)."""
     longest_s = flows.forward.value + flows.backward.value
     return flow_time_s(flows.sum_s, longest_s, micro_batches)
@@ -117,7 +117,7 @@ def latency_parts(fixed: FixedPartition, air: AirTimes, flows: FlowTimes) -> Lat
     return LatencyParts(
         download_s=air.model_downlink_s,
         distribute_s=distribute_s,
-        iterations_s=fixed.local_steps * iteration_time_s(flows, fixed.micro_batches),
+        iterations_s=fixed.local_steps * _iteration_time_s(flows, fixed.micro_batches),
         collect_s=sum_nodes(air.move_s[0]),
         upload_s=upload_s,
     )

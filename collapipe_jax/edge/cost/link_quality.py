@@ -7,11 +7,17 @@ from jaxtyping import Array, Num
 
 from collapipe_jax.core.batch_axis import fusion_barrier, is_small_batch, sum_nodes
 from collapipe_jax.edge.cost.chain import Messages, at_next_active
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.decision import (
+    Allocation,
+    Broadcast,
+    CrossGain,
+    PerCluster,
+    PerMove,
+    PerNode,
+)
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.maximum import Maximum, MaximumRule
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.shapes import Broadcast, CrossGain, PerCluster, PerMove, PerNode
 from collapipe_jax.edge.network.channel import (
     d2d_sinr,
     fastest_part,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from collapipe_jax.core.batch_axis import max_nodes
-from collapipe_jax.edge.cost.shapes import Broadcast
+from collapipe_jax.edge.cost.decision import Broadcast
 
 
 class Maximum(NamedTuple):

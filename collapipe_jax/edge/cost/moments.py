@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.constant_power import drawn_j
+from collapipe_jax.edge.cost.computing import drawn_j
+from collapipe_jax.edge.cost.decision import PerCluster, PerDevice, PerNode
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.shapes import PerCluster, PerDevice, PerNode
 from collapipe_jax.edge.cost.switching import switching_cost
 from collapipe_jax.edge.network.channel import d2d_sinr, narrowed_bit_time_s
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import sum_nodes
+from collapipe_jax.edge.cost.decision import PerCluster, PerNode, PerRound
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.shapes import PerCluster, PerNode, PerRound
 
 
 class UnitCosts(NamedTuple):

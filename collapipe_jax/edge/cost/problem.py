@@ -3,7 +3,7 @@
 from jaxtyping import Array
 
 from collapipe_jax.core.quantity import Struct, part, positive, quantity
-from collapipe_jax.edge.cost.divergence import Learning
+from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.cost.switching import Switching
 from collapipe_jax.edge.cost.workload import Workload

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.edge.cost.chain import Messages, of_senders, sum_by_receiver, sum_by_sender
-from collapipe_jax.edge.cost.constant_power import drawn_j
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.computing import drawn_j
+from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.latency import (
     AirTimes,
@@ -20,7 +20,6 @@ from collapipe_jax.edge.cost.latency import (
 )
 from collapipe_jax.edge.cost.link_quality import BitTimes, Links, link_bit_times, round_links
 from collapipe_jax.edge.cost.maximum import MaximumRule, hard_max
-from collapipe_jax.edge.cost.shapes import PerCluster, PerNode
 
 
 class RoundTerms(NamedTuple):
@@ -56,11 +55,11 @@ def round_terms(
     parts = latency_parts(fixed, air, flows)
     # Energy and losses of the same messages, at their unit costs.
     message_j = message_energy_j(fixed, allocation, air)
-    received_j = received_energy_j(fixed, air)
+    received_j = _received_energy_j(fixed, air)
     divergence = fixed.divergence.at(links.hazard)
     drift = energy_cost(fixed, message_j) + fixed.costs.divergence * divergence
     if fixed.receiving is not None and received_j is not None:
-        drift = drift + sum_messages(fixed.receiving.cost_per_j, received_j)
+        drift = drift + _sum_messages(fixed.receiving.cost_per_j, received_j)
     latency_s, cluster_cost = fusion_barrier((cluster_latency_s(parts), drift + fixed.leaving_cost))
     return RoundTerms(
         links=links,
@@ -93,17 +92,17 @@ def energy_cost(fixed: FixedPartition, message_j: Messages) -> PerCluster:
 
     Summed by message, which spares the sums by node.
     """
-    return sum_messages(fixed.sender_cost_per_j, message_j) + fixed.computing_cost
+    return _sum_messages(fixed.sender_cost_per_j, message_j) + fixed.computing_cost
 
 
-def sum_messages(cost: Messages, message_j: Messages) -> PerCluster:
+def _sum_messages(cost: Messages, message_j: Messages) -> PerCluster:
     """Energies of a cluster's messages at unit costs."""
     hops = sum_nodes(sum_nodes(cost.hop * message_j.hop))
     moves = sum_nodes(sum_nodes(cost.move * message_j.move))
     return hops + moves + cost.uplink * message_j.uplink
 
 
-def received_energy_j(fixed: FixedPartition, air: AirTimes) -> Messages | None:
+def _received_energy_j(fixed: FixedPartition, air: AirTimes) -> Messages | None:
     """Energy of the receivers of a round's messages, of the downlink in the place of the uplink.
 
     Source: docs/system-model.md (35).

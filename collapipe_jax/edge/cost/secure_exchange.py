@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from collapipe_jax.core.quantity import Struct, positive, quantity
 
-EXTRA_MESSAGES = 6
+_EXTRA_MESSAGES = 6
 """Public keys, shares and answers up; public keys, shares and the list of who arrived down."""
 _Broadcast = Float[Array, "..."]
 
@@ -71,7 +71,7 @@ def secure_messages(
 
 def exchange_s(secure: SecureMessages, link_overhead_s: _Broadcast) -> _Broadcast:
     """Time of secure aggregation besides its bits. Source: docs/system-model.md (41)."""
-    return EXTRA_MESSAGES * link_overhead_s + secure.mask_s + secure.unmask_s
+    return _EXTRA_MESSAGES * link_overhead_s + secure.mask_s + secure.unmask_s
 
 
 def mask_energy_j(secure: SecureMessages, power_w: _Broadcast) -> _Broadcast:

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from collapipe_jax.core.quantity import Struct, quantity, same
-from collapipe_jax.edge.cost.decision import Decision
-from collapipe_jax.edge.cost.shapes import PerCluster
+from collapipe_jax.edge.cost.decision import Decision, PerCluster
 
 
 class SwitchingParams(Struct):

@@ -1,24 +1,80 @@
-"""The radio of a round: SINRs, rates and losses of its links."""
+"""The radio of a round: fading, and the SINRs, rates and losses of its links."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.core.batch_axis import fusion_barrier
 from collapipe_jax.core.quantity import Struct, positive, quantities, quantity
+from collapipe_jax.edge.network.propagation import symmetric
+
+# Fading of the links from round to round.
+#
+# Fading within a round is in ``channel.py``: the law of rates, and the hazard.
+
+
+class DynamicsParams(Struct):
+    """Fading over rounds, and availability of devices."""
+
+    fading_correlation: Array = quantity(
+        "correlation of the scattered field from round to round", bounds=">= 0 and <= 1"
+    )
+    d2e_rician_factor: Array = quantity("direct over scattered power of a D2E link")
+    d2d_rician_factor: Array = quantity("direct over scattered power of a D2D link")
+    availability: Array = quantity("probability that a device is available", bounds=">= 0 and <= 1")
+
+
+class FadingState(NamedTuple):
+    """Scattered fields of all links, complex normal of unit power, as (real, imaginary)."""
+
+    d2e: Float[Array, "N J 2"]
+    node: Float[Array, "N*J N*J 2"]
+
+
+def sample_fading(key: PRNGKeyArray, clusters: int, nodes: int) -> FadingState:
+    """Draw the scattered fields of ``N`` clusters of ``K + 1`` nodes, reciprocal."""
+    d2e_key, node_key = jax.random.split(key)
+    size = clusters * nodes
+    field = jax.random.normal(node_key, (size, size, 2)) * jnp.sqrt(0.5)
+    return FadingState(
+        d2e=jax.random.normal(d2e_key, (clusters, nodes, 2)) * jnp.sqrt(0.5), node=symmetric(field)
+    )
+
+
+def step_fading(
+    key: PRNGKeyArray, state: FadingState, correlation: Float[ArrayLike, ""]
+) -> FadingState:
+    """Fields after a round of the Gauss-Markov process ``h' = rho h + sqrt(1 - rho^2) w``.
+
+    A correlation ``rho`` of 1 freezes the channel, 0 draws it anew; the law is stationary.
+    """
+    clusters, nodes = state.d2e.shape[:2]
+    innovation = sample_fading(key, clusters, nodes)
+    scale = jnp.sqrt(1.0 - correlation**2)
+    return jax.tree.map(lambda old, new: correlation * old + scale * new, state, innovation)
+
+
+def fading_power(
+    field: Float[Array, "*any 2"], rician_factor: Float[ArrayLike, ""]
+) -> Float[Array, "*any"]:
+    """Power gain of Rician fading, of mean 1, from the scattered field."""
+    direct = jnp.sqrt(rician_factor / (1.0 + rician_factor))
+    scattered = field * jnp.sqrt(1.0 / (1.0 + rician_factor))
+    return (direct + scattered[..., 0]) ** 2 + scattered[..., 1] ** 2
+
 
 _Values = Float[Array, "*any"]
 _Broadcast = Float[Array, "..."]
 _Factor = _Broadcast | float
 
 RATE_LAWS = ("mean", "ergodic")
-DUPLEX = ("full", "half")
-RETRANSMISSIONS = ("free", "counted", "reliable")
+_DUPLEX = ("full", "half")
+_RETRANSMISSIONS = ("free", "counted", "reliable")
 
 LEAST_SNR_PER_W = 1e-7
 """SNR over the whole band, for a watt sent, below which a link carries nothing."""
@@ -75,7 +131,7 @@ class RadioConstants(Struct):
     duplex: str = quantity(
         "D2D radio of a node that relays: with `full` it sends and receives at once, with `half` "
         "in turns",
-        choices=DUPLEX,
+        choices=_DUPLEX,
         default="full",
     )
 
@@ -83,7 +139,7 @@ class RadioConstants(Struct):
         "attempts of a transport block: with `free` up to `harq_attempts` take no time and no "
         "energy, with `counted` they take both, which decisions do not see, and with `reliable` as "
         "many as a block needs take both, and nothing is lost",
-        choices=RETRANSMISSIONS,
+        choices=_RETRANSMISSIONS,
         default="free",
     )
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from collapipe_jax.core.quantity import Struct, positive, quantity, same
-from collapipe_jax.core.units import gib_to_bytes
+from collapipe_jax.core.quantity import Struct, gib_to_bytes, positive, quantity, same
 
 
 class DeviceProfile(NamedTuple):

@@ -10,8 +10,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.core.plugins import find
-from collapipe_jax.core.quantity import Struct, positive, quantity
-from collapipe_jax.core.units import db_to_linear
+from collapipe_jax.core.quantity import Struct, db_to_linear, positive, quantity
 
 _Values = Float[Array, "*any"]
 
@@ -111,14 +110,14 @@ PATH_LOSS_LAWS: dict[str, Callable[[Array], Array] | SightLaw] = {
 :class:`SightLaw`."""
 
 
-def path_loss_law(name: str) -> Callable[[Array], Array] | SightLaw:
+def _path_loss_law(name: str) -> Callable[[Array], Array] | SightLaw:
     """The law of a name of :data:`PATH_LOSS_LAWS`, or of ``package.module:name``."""
     return find("path_loss", name, PATH_LOSS_LAWS)
 
 
 def path_loss_db(name: str, distance_m: _Values, sight: _Values | None) -> _Values:
     """Path loss of links by the law of a name; a :class:`SightLaw` needs ``sight``."""
-    law = path_loss_law(name)
+    law = _path_loss_law(name)
     if isinstance(law, SightLaw):
         assert sight is not None
         return law.loss_db(distance_m, sight)
@@ -128,7 +127,7 @@ def path_loss_db(name: str, distance_m: _Values, sight: _Values | None) -> _Valu
 Positions = Float[Array, "N J 2"]
 """Of all nodes; node 0 of a cluster is its control unit."""
 
-ORDERS = ("drawn", "tour")
+_ORDERS = ("drawn", "tour")
 """How devices of a cluster may be numbered."""
 
 
@@ -142,7 +141,7 @@ class TopologyParams(Struct):
     order: str = quantity(
         "order in which blocks go through the devices of a cluster: as `drawn`, or a `tour` from "
         "the control unit on always to the nearest device left",
-        choices=ORDERS,
+        choices=_ORDERS,
         default="drawn",
     )
     cell_radius_m: Array = positive("radius of the disc of the control units")
@@ -271,9 +270,9 @@ def _sample_sight(key, position_m, params):
     d2e_key, node_key = jax.random.fold_in(key, 2), jax.random.fold_in(key, 3)
     shape, count = position_m.shape[:2], position_m.shape[0] * position_m.shape[1]
     sight = {}
-    if isinstance(path_loss_law(params.d2e_path_loss), SightLaw):
+    if isinstance(_path_loss_law(params.d2e_path_loss), SightLaw):
         sight["d2e_sight"] = jax.random.normal(d2e_key, shape)
-    if isinstance(path_loss_law(params.d2d_path_loss), SightLaw):
+    if isinstance(_path_loss_law(params.d2d_path_loss), SightLaw):
         sight["node_sight"] = symmetric(jax.random.normal(node_key, (count, count)))
     return sight
 

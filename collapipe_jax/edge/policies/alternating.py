@@ -27,7 +27,7 @@ from collapipe_jax.edge.solver.variables import to_allocation, to_logs
 
 KNOBS = ("segments", "micro_batches", "shares", "powers")
 """Parts of a decision, in the order of their turns."""
-TURNS = 10
+_TURNS = 10
 """Most turns of all knobs; 50 more change no quartile on 64 random networks."""
 _STEPS = 20
 """Gradient steps of shares, or of powers, in a turn: as many as between two proposals of dssra."""
@@ -59,7 +59,7 @@ def alternating(
     problem: RoundProblem,
     micro_batches: int = 8,
     decides: Sequence[str] = KNOBS,
-    turns: int = TURNS,
+    turns: int = _TURNS,
 ) -> Solution:
     """Decide a round by turns of segments, micro-batches, shares and powers.
 

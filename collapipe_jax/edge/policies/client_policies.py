@@ -14,17 +14,139 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.client_links import client_links, sends
-from collapipe_jax.edge.cost.client_round import client_divergence, client_latency_s, model_ends
-from collapipe_jax.edge.cost.decision import ClientDecision
-from collapipe_jax.edge.cost.memory import block_capacity
+from collapipe_jax.edge.cost.client_round import (
+    client_divergence,
+    client_latency_s,
+    client_links,
+    model_ends,
+    replica_links,
+    sends,
+)
+from collapipe_jax.edge.cost.computing import block_capacity
+from collapipe_jax.edge.cost.decision import (
+    ClientDecision,
+    Decision,
+    decision_allocation,
+    fill_idle,
+    participates,
+)
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import sinr_at_hazard, transport_block_hazard
-from collapipe_jax.edge.policies.sit_out import available_in_time
+
+# Who sits out a round under a policy that ignores the channel.
+#
+# First those in outage sit out, then those past a deadline. Source: docs/system-model.md,
+# section 6.
+
+
+def within_deadline(decide: Callable[..., Decision]) -> Callable[..., Decision]:
+    """A pipeline policy with an option ``deadline``, in reference latencies; 0 is off."""
+
+    def decided(*arguments: Any, deadline: float = 0.0, **options: Any) -> Decision:
+        decision, problem = decide(*arguments, **options), arguments[-1]
+        if not deadline:
+            return decision
+        active = participates(decision.segments)
+        out = _in_outage(problem, _worst_sinr(problem, decision), active)
+        decision = _without_clusters(decision, out)
+        latency_s = evaluate(problem, decision).cluster_latency_s
+        return _without_clusters(decision, _is_late(problem, latency_s, active & ~out, deadline))
+
+    return decided
+
+
+def _without_clusters(decision: Decision, out: Bool[Array, " N"]) -> Decision:
+    """The decision in which clusters sit out; the others share their part of the D2E band."""
+    stays, share = ~out, jnp.where(out, 0.0, decision.d2e_share)
+    left = jnp.sum(share)
+    scale = jnp.sum(decision.d2e_share) / jnp.where(left > 0, left, 1.0)
+    return decision.replace(
+        segments=jnp.where(stays[:, None], decision.segments, 0),
+        d2d_share=jnp.where(stays[:, None], decision.d2d_share, 0.0),
+        d2d_power_w=jnp.where(stays[:, None], decision.d2d_power_w, 0.0),
+        d2e_share=share * scale,
+        d2e_power_w=jnp.where(stays, decision.d2e_power_w, 0.0),
+    )
+
+
+def _available_in_time(
+    problem: RoundProblem,
+    build: Callable[[Bool[Array, "N C"]], ClientDecision],
+    there: Bool[Array, "N C"],
+    deadline: float,
+) -> Bool[Array, "N C"]:
+    """Clients that take part, of those that are there.
+
+    Args:
+      problem: of the round.
+      build: decision with equal shares from the clients that take part.
+      there: clients that are available.
+      deadline: in reference latencies.
+    """
+    decision = build(there)
+    there = there & ~_in_outage(
+        problem, _worst_client_sinr(problem, decision), decision.samples > 0
+    )
+    decision = build(there)
+    latency_s = client_latency_s(problem, decision)
+    return there & ~_is_late(problem, latency_s, decision.samples > 0, deadline)
+
+
+def _in_outage(
+    problem: RoundProblem, worst_sinr: Float[Array, " N *C"], takes_part: Bool[Array, " N *C"]
+) -> Bool[Array, " N *C"]:
+    """Those with a link below the outage SINR, but for the best of all."""
+    return _over(problem.radio.outage_threshold / worst_sinr, 1.0, takes_part)
+
+
+def _is_late(
+    problem: RoundProblem,
+    latency_s: Float[Array, " N *C"],
+    takes_part: Bool[Array, " N *C"],
+    deadline: float,
+) -> Bool[Array, " N *C"]:
+    """Those past a deadline in reference latencies, but for the fastest of all."""
+    return _over(latency_s / problem.control.reference_latency_s, deadline, takes_part)
+
+
+def _over(
+    load: Float[Array, " N *C"], limit: float, takes_part: Bool[Array, " N *C"]
+) -> Bool[Array, " N *C"]:
+    """Those over a limit, but for the least.
+
+    Source: docs/system-model.md (25).
+    """
+    least = jnp.argmin(jnp.where(takes_part, load, jnp.inf))
+    others = jnp.arange(load.size).reshape(load.shape) != least
+    return takes_part & (load > limit) & others
+
+
+def _worst_client_sinr(problem: RoundProblem, decision: ClientDecision) -> Float[Array, "N C"]:
+    """Least SINR of the links of every client, or of its control unit for it."""
+    links = client_links(problem, decision)
+    worst = jnp.minimum(links.uplink_sinr, links.downlink_sinr)
+    if decision.tier != "hierarchical":
+        return worst
+    inside = replica_links(problem, decision)
+    return jnp.minimum(worst, jnp.minimum(inside.up_sinr, inside.down_sinr))
+
+
+def _worst_sinr(problem: RoundProblem, decision: Decision) -> Float[Array, " N"]:
+    """Least SINR of the messages that a micro-batch needs, of every cluster."""
+    with jax.numpy_rank_promotion("allow"):
+        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+        allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
+        sinr = link_sinrs(fixed, allocation, received_interference_w(fixed, allocation))
+        hop = jnp.min(jnp.where(fixed.active, sinr.hop, jnp.inf), axis=(0, 1))
+        return jnp.minimum(hop, jnp.minimum(sinr.uplink, fixed.downlink_sinr))
+
 
 SHARES = ("min_max", "equal")
 """Rules for shares of the D2E band."""
-CUTS = ("half", "best")
+_CUTS = ("half", "best")
 """Rules for the cut of a split model."""
 
 _Build = Callable[[Bool[Array, "N C"]], ClientDecision]
@@ -33,38 +155,38 @@ _Build = Callable[[Bool[Array, "N C"]], ClientDecision]
 def vanilla_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
     """Federated averaging (McMahan et al. 1602.05629): every device trains the whole model.
 
-    The decision may exceed memory and budgets. Options are those of :func:`whole_models`.
+    The decision may exceed memory and budgets. Options are those of :func:`_whole_models`.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    return whole_models(problem, "devices", **options)
+    return _whole_models(problem, "devices", **options)
 
 
 def control_unit_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
     """Federated averaging over control units: devices do nothing.
 
-    The decision may exceed memory and budgets. Options are those of :func:`whole_models`.
+    The decision may exceed memory and budgets. Options are those of :func:`_whole_models`.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    return whole_models(problem, "control_units", **options)
+    return _whole_models(problem, "control_units", **options)
 
 
 def hierarchical_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
     """Hierarchical federated averaging (HierFAVG, Liu et al. 1905.06641).
 
     Devices train whole models, and their control unit uploads the mean. The decision may
-    exceed memory and budgets. Options are those of :func:`whole_models`.
+    exceed memory and budgets. Options are those of :func:`_whole_models`.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    return whole_models(problem, "hierarchical", **options)
+    return _whole_models(problem, "hierarchical", **options)
 
 
-def whole_models(
+def _whole_models(
     problem: RoundProblem,
     tier: str,
     shares: str = "min_max",
@@ -116,7 +238,7 @@ def splitfed(
 
     def build_at(cut: Array, available: Bool[Array, "N K"]) -> ClientDecision:
         samples = split_batch(work.batch, available)
-        blocks = jnp.minimum(cut, client_capacity(problem, samples))
+        blocks = jnp.minimum(cut, _client_capacity(problem, samples))
         return _at_full_power(
             problem, samples=samples, client_blocks=blocks, whole_model=False, broadcast=broadcast
         )
@@ -145,11 +267,11 @@ def find_cut(cut: str, blocks: int) -> int | str:
         return blocks // 2
     if cut in map(str, range(blocks + 1)):
         return int(cut)
-    remedy = f"Give a number from 0 to {blocks}, or one of: {', '.join(CUTS)}"
+    remedy = f"Give a number from 0 to {blocks}, or one of: {', '.join(_CUTS)}"
     raise InputError("policy.cut", cut, "no such cut", remedy)
 
 
-def client_capacity(problem: RoundProblem, samples: Int[Array, "N K"]) -> Int[Array, ""]:
+def _client_capacity(problem: RoundProblem, samples: Int[Array, "N K"]) -> Int[Array, ""]:
     """Most blocks that fit every device with a sample, up to all of them."""
     work = problem.workload
     largest = jnp.max(samples, axis=1, keepdims=True)
@@ -174,7 +296,7 @@ def _decide(
 ) -> ClientDecision:
     """Decision of the available clients, less those that sit out, and its shares."""
     if deadline:
-        there = available_in_time(problem, build, there, deadline)
+        there = _available_in_time(problem, build, there, deadline)
     decision = build(there)
     if shares == "equal":
         return decision
@@ -186,7 +308,7 @@ def _decide(
         return jnp.max(own_s, axis=1, keepdims=True) if decision.tier == "hierarchical" else own_s
 
     if problem.radio.retransmissions == "reliable":
-        most = fastest_shares(latency_s, decision.d2e_share)
+        most = _fastest_shares(latency_s, decision.d2e_share)
     elif decision.whole_model:
         most = 1.0
     else:
@@ -264,7 +386,7 @@ def min_max_shares(
     return jnp.where(jnp.isfinite(longest_s), share, equal)
 
 
-def fastest_shares(
+def _fastest_shares(
     latency_s: Callable[[_Shares], Float[Array, "N S"]], like: _Shares
 ) -> Float[Array, "N S"]:
     """Shares at which everyone is fastest, up to 1: a wider band needs more attempts.

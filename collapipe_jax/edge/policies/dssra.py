@@ -17,24 +17,26 @@ from jaxtyping import Array, Bool, Float
 from collapipe_jax.core.batch_axis import batch_last, improve_in_chunks, in_chunks
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import gain_to_next
+from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
-from collapipe_jax.edge.cost.memory import set_capacity
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipelines, with_equal_allocation
 from collapipe_jax.edge.network.channel import d2d_sinr
 from collapipe_jax.edge.solver.active_sets import candidate_sets
 from collapipe_jax.edge.solver.allocate import Solution, allocate_batch, certified
-from collapipe_jax.edge.solver.candidates import (
+from collapipe_jax.edge.solver.fixed_allocation import (
     Candidates,
+    best_micro_batches,
+    best_segments,
+    nan_to_inf,
     repeat,
     starting_candidates,
     with_candidate_axis,
     with_last,
 )
-from collapipe_jax.edge.solver.fixed_allocation import best_micro_batches, best_segments, nan_to_inf
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 from collapipe_jax.edge.solver.variables import to_allocation, to_logs
 
@@ -109,7 +111,7 @@ def dssra(
         if problem.switching is None:
             return found
         before = _previous_partition(problem, micro_batches)
-        return apply_hysteresis(problem, before, found, sum(config.allocation_steps))
+        return _apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
     return batch_last(solve, whole=True)(jax.lax.stop_gradient(problem))
 
@@ -302,7 +304,7 @@ def previous_partition(problem: RoundProblem, fallback: Decision) -> Decision:
     return jax.vmap(one, in_axes=-1, out_axes=-1)(problem, fallback)
 
 
-def apply_hysteresis(
+def _apply_hysteresis(
     problem: RoundProblem, before: Decision, found: Solution, steps: int
 ) -> Solution:
     """A solution where it pays for the change, else the partition before, reallocated."""

@@ -14,16 +14,22 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last
-from collapipe_jax.edge.control.budget_floors import block_energy_j
+from collapipe_jax.edge.control.queues import block_energy_j
+from collapipe_jax.edge.cost.computing import block_bytes
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import usable_blocks
-from collapipe_jax.edge.cost.memory import block_bytes
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipelines
 from collapipe_jax.edge.network.channel import least_bit_energy_j
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, previous_partition
 from collapipe_jax.edge.solver.allocate import Solution, certified, descend_jointly
-from collapipe_jax.edge.solver.candidates import (
+from collapipe_jax.edge.solver.energy_caps import (
+    IN_REACH,
+    air_energy_and_slope,
+    fix_capped_partition,
+    scale_powers_to_caps,
+)
+from collapipe_jax.edge.solver.fixed_allocation import (
     Candidates,
     join,
     starting_candidates,
@@ -31,16 +37,10 @@ from collapipe_jax.edge.solver.candidates import (
     with_candidate_axis,
     with_last,
 )
-from collapipe_jax.edge.solver.energy_caps import (
-    IN_REACH,
-    air_energy_and_slope,
-    fix_capped_partition,
-    scale_powers_to_caps,
-)
 from collapipe_jax.edge.solver.joint_search import Incumbent, SearchConfig, propose_partitions
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
 
-GREEDY_SEARCH = DEFAULT_SEARCH._replace(allocation_steps=(30, 20, 180), cluster_steps=15)
+_GREEDY_SEARCH = DEFAULT_SEARCH._replace(allocation_steps=(30, 20, 180), cluster_steps=15)
 """Multipliers of caps take longer to settle than the weights of maxima."""
 
 _TOLERANCE = 1e-3
@@ -61,7 +61,7 @@ class _Scaled(NamedTuple):
 
 
 def greedy(
-    problem: RoundProblem, micro_batches: int = 8, config: SearchConfig = GREEDY_SEARCH
+    problem: RoundProblem, micro_batches: int = 8, config: SearchConfig = _GREEDY_SEARCH
 ) -> Solution:
     """Decide a round by itself, no node spending more than its budget.
 

@@ -16,17 +16,16 @@ from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.alternating import KNOBS, alternating
+from collapipe_jax.edge.policies.baselines import random_policy, titanic
 from collapipe_jax.edge.policies.client_policies import (
     control_unit_fl,
     hierarchical_fl,
     splitfed,
     vanilla_fl,
+    within_deadline,
 )
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.policies.greedy import greedy
-from collapipe_jax.edge.policies.random_policy import random_policy
-from collapipe_jax.edge.policies.sit_out import within_deadline
-from collapipe_jax.edge.policies.titanic import titanic
 
 
 def at_best_micro_batches(decide: Callable[..., Decision]) -> Callable[..., Decision]:

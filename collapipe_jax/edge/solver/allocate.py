@@ -1,23 +1,240 @@
 """Shares and powers of a fixed partition: the optimum, with a certificate."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.core.batch_axis import batch_last
-from collapipe_jax.edge.cost.decision import Allocation, Decision, make_decision
+from collapipe_jax.core.batch_axis import batch_last, sum_nodes
+from collapipe_jax.edge.cost.decision import (
+    ActiveNodes,
+    Allocation,
+    Decision,
+    MicroBatches,
+    PerCluster,
+    PerRound,
+    Segments,
+    make_decision,
+)
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.shapes import MicroBatches, Segments
 from collapipe_jax.edge.solver.certificate import certify
-from collapipe_jax.edge.solver.projected_gradient import Descent, descend
 from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, evaluate_allocation
-from collapipe_jax.edge.solver.variables import to_allocation, to_logs
+from collapipe_jax.edge.solver.variables import to_allocation, to_limits, to_logs
+
+# Accelerated projected gradient on the logarithms of shares and powers.
+#
+# With the partition fixed the problem is jointly convex in them (docs/system-model.md, section
+# 5). Steps are scaled by an estimate of the curvature along each variable, carry momentum that
+# restarts where it leads uphill, and return to the simplices and boxes by projection in the
+# same scale. A step that overshoots is taken back. The weights of the maxima follow in small
+# steps.
+
+_WEIGHT_STEP = 0.2
+_MOMENTUM = 0.9
+_LEAST_STEP, _SHORTER, _LONGER = 0.05, 0.8, 1.05
+_LARGEST_RISE, _MUCH_SHORTER, _RECOVERING = 0.1, 0.25, 1.2
+"""Relative rise of the smooth objective above which a descent goes back to its best point, the
+factor on the step size then, and its growth until the next rise. Chosen on random networks."""
+_LARGEST_MOVE = 2.0
+_LEAST_CURVATURE = 1e-5
+_NEWTON_STEPS = 2
+
+Evaluate = Callable[[Allocation, Weights], Evaluation]
+"""Evaluation of logarithms of shares and powers, for weights of the maxima."""
+
+
+class Descent(NamedTuple):
+    """The best point of a descent."""
+
+    logs: Allocation  # logarithms of shares, and of powers over their maxima
+    weights: Weights  # of the maxima there
+    objective: Array  # exact, ``[...]``, or ``[N, ...]`` for clusters by themselves
+    cluster_latency_s: PerCluster
+    evaluation: Evaluation | None = None  # there, if asked for
+
+
+class _State(NamedTuple):
+    """Loop carry."""
+
+    reached: Allocation  # last point after projection
+    ahead: Allocation  # where to evaluate next, with momentum
+    weights: Weights  # of the maxima
+    best: Descent  # best point so far
+    step: PerRound  # common step size
+    age: PerRound  # steps since momentum restarted
+    last: PerRound  # smooth objective of the step before; infinite after going back
+    recovers: PerRound  # whether no step rose since the last one that was taken back
+    evaluation: Evaluation | None  # of the last point, if asked for
+
+
+def descend(
+    evaluate: Evaluate,
+    active: ActiveNodes,
+    logs: Allocation,
+    weights: Weights,
+    steps: int | Array,
+    joint: bool = True,
+    with_evaluation: bool = False,
+) -> Descent:
+    """Minimise the smooth objective.
+
+    Args:
+      evaluate: with objectives ``[...]``, or ``[N, ...]`` of clusters by themselves.
+      active: nodes of the partition.
+      logs: where to start.
+      weights: to start with.
+      steps: how many points to evaluate, 1 or more; the same for the whole batch.
+      joint: whether clusters share an objective and the D2E band. If not, each descends by
+        itself.
+      with_evaluation: whether to evaluate the best point once more in the end.
+
+    Returns:
+      The best point by the exact objective, the start included. Under caps, which are
+      exceeded on the way, the last one.
+    """
+    capped = weights.caps is not None
+    shape = active.shape[2:] if joint else active.shape[1:]
+
+    def body(number, state):
+        point = state.ahead, state.weights
+        if with_evaluation:  # of the best point last: in the loop it is compiled once
+            best = state.best.logs, state.best.weights
+            point = jax.tree.map(lambda a, b: jnp.where(number == steps, a, b), best, point)
+        logs, weights = point
+        found = evaluate(logs, weights)
+        here = Descent(logs, weights, found.objective, found.cluster_latency_s)
+        best = here if capped else _better(here, state.best)
+        state = state._replace(best=best, evaluation=found if with_evaluation else None)
+        return _step(state, logs, weights, found, active, joint)
+
+    logs = to_limits(logs, active, joint)
+    highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
+    start = Descent(logs, weights, highest, jnp.full(active.shape[1:], jnp.inf))
+    state = _State(logs, logs, weights, start, one, jnp.zeros(shape), highest, one < 0, None)
+    if not with_evaluation:
+        return jax.lax.fori_loop(0, steps, body, state).best
+    unknown = Evaluation(
+        smooth=highest,
+        objective=highest,
+        cluster_latency_s=start.cluster_latency_s,
+        slope=logs,
+        curvature=logs,
+        interference_cost_per_w=logs.d2d_power,
+        weights=weights,
+    )
+    end = jax.lax.fori_loop(0, steps + 1, body, state._replace(evaluation=unknown))
+    return end.best._replace(evaluation=end.evaluation)
+
+
+def _step(
+    state: _State,
+    logs: Allocation,
+    weights: Weights,
+    found: Evaluation,
+    active: ActiveNodes,
+    joint: bool,
+) -> _State:
+    """One accelerated step from an evaluated point, or back to the best one."""
+    total = sum_nodes if joint else lambda by_cluster: by_cluster
+    slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), found.slope)
+    metric = _metric(found.curvature, slope, logs, state.step, total)
+    moved = _projected_step(logs, slope, metric, active, joint)
+    # Momentum starts anew after a step uphill, or one that overshot.
+    uphill = total(_along(slope, moved, state.reached)) > 0
+    back = _overshot(state, found, capped=weights.caps is not None)
+    age = jnp.where(uphill | back, 0.0, state.age + 1.0)
+    momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
+    ahead = jax.tree.map(lambda new, old: new + momentum * (new - old), moved, state.reached)
+    reached, ahead = jax.tree.map(
+        lambda best, new: jnp.where(back, best, new),
+        (state.best.logs, state.best.logs),
+        (moved, to_limits(ahead, active, joint)),
+    )
+    rose = found.smooth > state.last
+    recovers = back | (state.recovers & ~rose)
+    shorter = state.step * jnp.where(back, _MUCH_SHORTER, _SHORTER)
+    longer = state.step * jnp.where(recovers, _RECOVERING, _LONGER)
+    return state._replace(
+        reached=reached,
+        ahead=ahead,
+        weights=jax.tree.map(lambda a, b: a + _WEIGHT_STEP * (b - a), weights, found.weights),
+        step=jnp.where(rose | back, jnp.maximum(shorter, _LEAST_STEP), jnp.minimum(longer, 1.0)),
+        age=age,
+        last=jnp.where(back, jnp.inf, found.smooth),
+        recovers=recovers,
+    )
+
+
+def _overshot(state: _State, found: Evaluation, capped: bool) -> Array:
+    """Whether the smooth objective rose by much, or to infinity from a finite best point."""
+    if capped:  # multipliers of caps grow, and the objective with them
+        return jnp.zeros(found.smooth.shape, bool)
+    rose = found.smooth > state.last + _LARGEST_RISE * jnp.abs(state.last)
+    return rose | (~jnp.isfinite(found.smooth) & jnp.isfinite(state.best.objective))
+
+
+def _better(new: Descent, old: Descent) -> Descent:
+    wins = new.objective < old.objective
+    return jax.tree.map(lambda one, other: jnp.where(wins, one, other), new, old)
+
+
+def _along(slope: Allocation, new: Allocation, old: Allocation) -> Array:
+    """Slope along a move, ``[N, ...]``."""
+    part = jax.tree.map(lambda s, a, b: s * (a - b), slope, new, old)
+    return sum_nodes(part.d2d_share + part.d2d_power) + part.d2e_share + part.d2e_power
+
+
+def _metric(curvature, slope, logs, step, total) -> Allocation:
+    """Divisors of slopes: curvatures, those of shares with that of their band."""
+    band = sum_nodes(jnp.abs(slope.d2d_share))
+    d2e_band = total(jnp.abs(slope.d2e_share))
+    tiny = _LEAST_CURVATURE * total(band + jnp.abs(slope.d2e_share)) + 1e-30
+    curvature = jax.tree.map(
+        lambda c: jnp.where(jnp.isfinite(c) & (c >= 0), c, 1e30) + tiny, curvature
+    )
+    with_bands = curvature._replace(
+        d2d_share=curvature.d2d_share + band * jnp.exp(logs.d2d_share),
+        d2e_share=curvature.d2e_share + d2e_band * jnp.exp(logs.d2e_share),
+    )
+    return jax.tree.map(lambda c: c / step, with_bands)
+
+
+def _projected_step(logs, slope, metric, active, joint) -> Allocation:
+    """A step down the slope, projected to simplices and boxes in the step's own metric."""
+
+    def step(log, slope, metric):
+        return log - jnp.clip(slope / metric, -_LARGEST_MOVE, _LARGEST_MOVE)
+
+    moved = jax.tree.map(step, logs, slope, metric)
+    d2d_share = _project_band(moved.d2d_share, logs.d2d_share, metric.d2d_share, active)
+    d2e_share = moved.d2e_share
+    if joint:
+        d2e_share = _project_band(d2e_share, logs.d2e_share, metric.d2e_share, active[0])
+    return to_limits(moved._replace(d2d_share=d2d_share, d2e_share=d2e_share), active, joint)
+
+
+def _project_band(moved: Array, logs: Array, metric: Array, used: Array) -> Array:
+    """Nearest shares of sum at most 1, to first order, in a diagonal metric.
+
+    Shares fall along ``share / metric`` by a multiplier of the band, found by Newton steps
+    on a convex decreasing sum. :func:`to_limits` does what they leave.
+    """
+    fall = jnp.where(used, jnp.exp(logs) / metric, 0.0)
+    share = jnp.where(used, jnp.exp(moved), 0.0)
+    multiplier, now = jnp.zeros(moved.shape[1:]), share
+    for _ in range(_NEWTON_STEPS):
+        total = sum_nodes(now)
+        slope = jnp.maximum(sum_nodes(now * fall), 1e-30)
+        multiplier = multiplier + jnp.maximum(jnp.log(total), 0.0) * total / slope
+        now = share * jnp.exp(-multiplier * fall)
+    return moved - multiplier * fall
+
 
 OPTIMAL, STEP_LIMIT, NO_CLUSTER, BROKEN = range(4)
 """Status of a solution: within tolerance of the bound; out of steps; no cluster can run; a

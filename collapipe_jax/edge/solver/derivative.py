@@ -22,13 +22,12 @@ from collapipe_jax.edge.cost.chain import (
     sum_by_receiver,
     sum_by_sender,
 )
-from collapipe_jax.edge.cost.decision import Allocation
-from collapipe_jax.edge.cost.divergence import excess_inverse_survival, inverse_survival_slope
+from collapipe_jax.edge.cost.convergence import excess_inverse_survival, inverse_survival_slope
+from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.latency import d2d_stage_s, message_time_s
 from collapipe_jax.edge.cost.link_quality import interference_w
 from collapipe_jax.edge.cost.round_terms import RoundTerms
-from collapipe_jax.edge.cost.shapes import PerCluster, PerNode
 from collapipe_jax.edge.network.channel import efficiency_elasticity, threshold_over
 from collapipe_jax.edge.solver.smooth_maximum import mean_slope
 
@@ -125,7 +124,7 @@ def sinr_slopes(fixed: FixedPartition, terms: RoundTerms, times: TimeSlopes) -> 
     efficiency, time = sinr_elasticities(fixed, terms)
     hazard = terms.links.hazard_fall
     excess = excess_inverse_survival(terms.links.hazard)
-    per_hazard = loss_cost_per_excess(fixed) * inverse_survival_slope(excess)
+    per_hazard = _loss_cost_per_excess(fixed) * inverse_survival_slope(excess)
     total = Messages(
         hop=time.hop * times.total.hop + per_hazard * hazard.hop,
         move=time.move * times.total.move,
@@ -150,7 +149,7 @@ def sinr_elasticities(fixed: FixedPartition, terms: RoundTerms) -> tuple[Message
     return efficiency, time
 
 
-def loss_cost_per_excess(fixed: FixedPartition) -> PerCluster:
+def _loss_cost_per_excess(fixed: FixedPartition) -> PerCluster:
     """Cost of a cluster's losses per unit of the excess inverse survival."""
     return fixed.costs.divergence * fixed.divergence.per_excess
 
@@ -279,7 +278,7 @@ def _loss_curvatures(
     links lose nothing: attempts lengthen a time by ``e^z``, whose slope changes by ``z``.
     """
     excess = excess_inverse_survival(terms.links.hazard)
-    damping = 1.0 - loss_cost_per_excess(fixed) * excess / marginals.objective
+    damping = 1.0 - _loss_cost_per_excess(fixed) * excess / marginals.objective
     damping = jnp.clip(damping, 0.0, 1.0)
 
     def loss(fall, time, sinr):

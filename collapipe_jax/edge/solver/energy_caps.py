@@ -19,7 +19,7 @@ from jax import Array
 
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.edge.cost.chain import Messages, at_next_active, sum_by_sender
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.decision import Allocation, MicroBatches, PerCluster, PerNode, Segments
 from collapipe_jax.edge.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
 from collapipe_jax.edge.cost.latency import air_times
 from collapipe_jax.edge.cost.link_quality import BitTimes, link_sinrs, round_links
@@ -31,7 +31,6 @@ from collapipe_jax.edge.cost.round_terms import (
     message_energy_j,
     round_terms,
 )
-from collapipe_jax.edge.cost.shapes import MicroBatches, PerCluster, PerNode, Segments
 from collapipe_jax.edge.network.channel import with_least_attempts
 from collapipe_jax.edge.solver.derivative import SinrSlopes, sinr_elasticities
 from collapipe_jax.edge.solver.smooth_maximum import TEMPERATURE, PowerMean, Weights

@@ -20,10 +20,10 @@ from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
-from collapipe_jax.edge.cost.memory import set_capacity
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.solver.allocate import (

@@ -5,22 +5,31 @@ that falls idle only takes interference away. So every cluster has candidates, w
 and other costs each, and the best combination of them is found exactly.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.computing import pass_times
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.computing import pass_times, set_capacity
+from collapipe_jax.edge.cost.decision import Allocation, Decision
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.edge.cost.link_quality import received_interference_w, round_links
-from collapipe_jax.edge.cost.memory import set_capacity
+from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w, round_links
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_terms import round_terms
-from collapipe_jax.edge.solver.active_sets import candidate_sets
-from collapipe_jax.edge.solver.candidates import with_candidate_axis
-from collapipe_jax.edge.solver.fill import LinearCosts, cost_at, fill_sets, linear_costs
+from collapipe_jax.edge.network.channel import sinr_at_hazard
+from collapipe_jax.edge.solver.active_sets import (
+    LinearCosts,
+    candidate_sets,
+    cost_at,
+    fill_sets,
+    linear_costs,
+)
+from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights
+from collapipe_jax.edge.solver.variables import to_allocation, to_logs
 
 _LATENCY_PARTS = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Parts of the cost of the round's latency that a cluster may bear; all of them sum to 1."""
@@ -168,3 +177,137 @@ def cheapest_within(latency_s: Array, cost: Array, axis: int) -> tuple[Array, Ar
 def nan_to_inf(values: Array) -> Array:
     """The values, infinite in place of nan."""
     return jnp.where(jnp.isnan(values), jnp.inf, values)
+
+
+# Candidate decisions of a round, side by side: partitions with allocations to start from.
+#
+# Candidates have an axis of their own, ``C``, next to the batch ``R``.
+
+_START_POWERS = (1.0, 0.3, 0.1, 0.03)
+_LARGEST_HAZARD = 1.0
+"""Of a message in a start."""
+
+FixPartition = Callable[[RoundProblem, Array, Array], FixedPartition]
+"""Signature of :func:`.cost.fixed_partition.fix_partition`."""
+
+
+class Candidates(NamedTuple):
+    """Candidate decisions."""
+
+    segments: Array  # whole numbers, ``[N, K, C, R]``
+    micro_batches: Array  # ``[N, C, R]``
+    logs: Allocation  # logarithms of shares and powers, each ``[..., C, R]``
+    weights: Weights  # of the maxima, likewise
+
+
+def with_candidate_axis(tree):
+    """Leaves ``[..., R]`` as ``[..., 1, R]``, the same for every candidate."""
+    return jax.tree.map(lambda leaf: leaf[..., None, :], tree)
+
+
+def repeat(tree, count: int):
+    """Leaves ``[..., R]`` as ``[..., count, R]``."""
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf[..., None, :], count, axis=-2), tree)
+
+
+def starting_candidates(
+    problem: RoundProblem, decision: Decision, count: int, fix: FixPartition = fix_partition
+) -> Candidates:
+    """One partition with all powers at different levels; the decision itself is the first."""
+    fixed = fix(problem, decision.segments, decision.micro_batches)
+    logs = repeat(to_logs(fixed, decision), count)
+    levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
+    number = logs.d2d_power.dtype
+    logs = logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None])
+    narrowed = _narrow_shares(repeat(fixed, count), logs)
+    is_first = jnp.arange(count)[:, None] == 0
+    return Candidates(
+        segments=repeat(decision.segments, count).astype(number),
+        micro_batches=repeat(decision.micro_batches, count).astype(number),
+        logs=jax.tree.map(lambda old, new: jnp.where(is_first, old, new), logs, narrowed),
+        weights=repeat(initial_weights(fixed), count),
+    )
+
+
+def _narrow_shares(fixed: FixedPartition, logs: Allocation) -> Allocation:
+    """Shares narrowed until a micro-batch mostly survives every message.
+
+    From where nearly all is lost a descent takes long to come back.
+    """
+    allocation = to_allocation(fixed, logs)
+    sinr = link_sinrs(fixed, allocation, received_interference_w(fixed, allocation))
+
+    def narrow(log_share, sinr, transport_blocks):
+        hazard = _LARGEST_HAZARD / jnp.maximum(transport_blocks, 1.0)
+        wanted = sinr_at_hazard(fixed.radio, hazard)
+        return log_share + jnp.minimum(jnp.log(jnp.maximum(sinr, 1e-30) / wanted), 0.0)
+
+    return logs._replace(
+        d2d_share=narrow(logs.d2d_share, jnp.min(sinr.hop, axis=0), fixed.hop_blocks),
+        d2e_share=narrow(logs.d2e_share, sinr.uplink, fixed.uplink_blocks),
+    )
+
+
+def take(tree, index: Array):
+    """The candidate of every problem at ``index [R]``, without the axis of candidates.
+
+    That axis may have length 1, where all candidates share the numbers.
+    """
+    count = max(leaf.shape[-2] for leaf in jax.tree.leaves(tree))
+    chosen = jnp.arange(count)[:, None] == index
+
+    def take_leaf(leaf):
+        if leaf.shape[-2] == 1:
+            return leaf[..., 0, :]
+        pick = jnp.any if leaf.dtype == bool else jnp.sum
+        return pick(leaf, axis=-2, where=chosen)
+
+    return jax.tree.map(take_leaf, tree)
+
+
+def join(first, second):
+    """All candidates of two trees."""
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-2), first, second)
+
+
+def with_last(candidates: Candidates, last: Candidates) -> Candidates:
+    """Candidates with a single other one in the last place."""
+    return join(jax.tree.map(lambda leaf: leaf[..., :-1, :], candidates), last)
+
+
+def mix(candidates: Candidates, choices: Array, cluster_weight: Array) -> Candidates:
+    """Candidates whose clusters come from different ones.
+
+    Args:
+      candidates: of every cluster by itself, ``C`` of them.
+      choices: candidate of every cluster in every mix, ``[N, C, R]``.
+      cluster_weight: weights of the maximum of latencies to start with, ``[N, 1, R]``.
+    """
+
+    def pick(leaf, axis):
+        shape = [1] * leaf.ndim
+        shape[axis], shape[-2:] = choices.shape[0], choices.shape[1:]
+        wide = jnp.broadcast_to(choices.reshape(shape), (*leaf.shape[:-2], *choices.shape[1:]))
+        return jnp.take_along_axis(leaf, wide, axis=-2)
+
+    # The axis of clusters of every leaf, with candidates and realisations behind it.
+    logs, weights = candidates.logs, candidates.weights
+    return Candidates(
+        segments=pick(candidates.segments, 0),
+        micro_batches=pick(candidates.micro_batches, 0),
+        logs=Allocation(
+            d2d_share=pick(logs.d2d_share, 1),
+            d2d_power=pick(logs.d2d_power, 1),
+            d2e_share=pick(logs.d2e_share, 0),
+            d2e_power=pick(logs.d2e_power, 0),
+        ),
+        weights=Weights(
+            forward=pick(weights.forward, 1),
+            backward=pick(weights.backward, 1),
+            cluster=jnp.broadcast_to(cluster_weight, choices.shape),
+            hop=pick(weights.hop, 2),
+            move=pick(weights.move, 2),
+            uplink=pick(weights.uplink, 0),
+            caps=None if weights.caps is None else pick(weights.caps, 1),
+        ),
+    )

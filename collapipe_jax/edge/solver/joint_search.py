@@ -18,26 +18,27 @@ from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.link_quality import received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.solver.allocate import descend_clusters, descend_jointly
-from collapipe_jax.edge.solver.candidates import (
-    Candidates,
-    FixPartition,
-    join,
-    mix,
-    repeat,
-    take,
-    with_candidate_axis,
-)
+from collapipe_jax.edge.solver.allocate import Descent, descend_clusters, descend_jointly
 from collapipe_jax.edge.solver.certificate import band_multiplier
 from collapipe_jax.edge.solver.cluster_search import (
     ClusterCandidates,
     cheapest,
+    neighbour_candidates,
     search_clusters,
     varied,
 )
-from collapipe_jax.edge.solver.fixed_allocation import SAME, cheapest_within, nan_to_inf
-from collapipe_jax.edge.solver.neighbours import neighbour_candidates
-from collapipe_jax.edge.solver.projected_gradient import Descent
+from collapipe_jax.edge.solver.fixed_allocation import (
+    SAME,
+    Candidates,
+    FixPartition,
+    cheapest_within,
+    join,
+    mix,
+    nan_to_inf,
+    repeat,
+    take,
+    with_candidate_axis,
+)
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, coupled_latency_cost
 from collapipe_jax.edge.solver.variables import to_allocation
 
@@ -70,7 +71,7 @@ class Incumbent(NamedTuple):
     evaluation: Evaluation  # of its allocation
 
 
-def coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:
+def _coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:
     """Coupling of the clusters at an evaluated point.
 
     A point that uses a link which carries nothing has no finite costs. There every cluster
@@ -121,7 +122,7 @@ def propose_partitions(
     """
     own, fixed, evaluation = incumbent
     allocation = to_allocation(fixed, own.logs)
-    coupling = coupling_at(fixed, allocation, evaluation)
+    coupling = _coupling_at(fixed, allocation, evaluation)
 
     # Every cluster by itself, at the interference of the incumbent.
     def search():

@@ -8,13 +8,25 @@ then the dual is ascended.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from collapipe_jax.core.batch_axis import batch_last
+from collapipe_jax.core.compilation import compile_for_now
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.computing import device_memory_bytes
 from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
+from collapipe_jax.edge.cost.workload import Workload
+from collapipe_jax.edge.solver.allocate import Solution, descend_jointly
+from collapipe_jax.edge.solver.certificate import certify, full_band_multiplier
 from collapipe_jax.edge.solver.exhaustive import (
     MOST_PARTITIONS,
     ROUNDING,
@@ -23,7 +35,119 @@ from collapipe_jax.edge.solver.exhaustive import (
     enumerate_partitions,
     exhaustive,
 )
-from collapipe_jax.edge.solver.limit_multipliers import LimitMultipliers
+from collapipe_jax.edge.solver.smooth_maximum import initial_weights
+from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
+from collapipe_jax.edge.solver.variables import to_logs
+
+# Multipliers of the limits of a round: the fall of (P2) where one is relaxed a little.
+#
+# At the optimum of a partition every binding limit has a multiplier. Those of bands and powers
+# are slopes of (P2) by logarithms; memory has no slope, so the round is decided anew with
+# memory for one block more.
+
+_STEPS = 400
+_AT_LIMIT = 1e-3
+_FITS, _ROOM = 1 + 1e-6, 1 + 1e-5
+"""Tolerances of rounding: memory that just fits, and memory granted for one block more."""
+
+
+class LimitMultipliers(NamedTuple):
+    """Multipliers of the limits on shares and powers, in units of (P2).
+
+    Attributes:
+      latency: of a second of the round's latency, ``V / T_ref`` and idle power.
+      cluster_latency: of a second of a cluster's latency, ``[N]``; sum ``latency``.
+      d2d_band: of the sum of a cluster's shares, ``[N]``; 0 where it is below 1.
+      d2e_band: likewise of the clusters' D2E shares.
+      d2d_power: of the logarithm of a node's largest power, ``[N, K + 1]``; 0 below it.
+      d2e_power: likewise, ``[N]``.
+      residual: of the KKT conditions, relative to the objective: the accuracy of all these.
+    """
+
+    latency: Array
+    cluster_latency: Array
+    d2d_band: Array
+    d2e_band: Array
+    d2d_power: Array
+    d2e_power: Array
+    residual: Array
+
+
+def limit_multipliers(problem: RoundProblem, decision: Decision) -> LimitMultipliers:
+    """Multipliers at a decision whose shares and powers are nearly optimal.
+
+    At the decision itself several clusters and stages are equally slow; weights of the
+    maxima from a descent tell their multipliers apart. It starts at equal shares, so that
+    its first point, with arbitrary weights, is not the best.
+    """
+    start = with_equal_allocation(problem, decision.segments, decision.micro_batches)
+    return batch_last(_multipliers)(problem, decision, start)
+
+
+def _multipliers(problem, decision, start) -> LimitMultipliers:
+    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    active, first = fixed.active, to_logs(fixed, start)
+    weights = descend_jointly(fixed, first, initial_weights(fixed), _STEPS).weights
+    logs = to_logs(fixed, decision)
+    evaluation = evaluate_allocation(fixed, logs, weights)
+    slope, per_s = evaluation.slope, fixed.costs.latency_per_s
+
+    def of_power(slope, log, used):
+        return jnp.where(used & (log > -_AT_LIMIT), jnp.maximum(-slope, 0.0), 0.0)
+
+    return LimitMultipliers(
+        latency=per_s,
+        cluster_latency=per_s * evaluation.weights.cluster,
+        d2d_band=full_band_multiplier(slope.d2d_share, logs.d2d_share, active, _AT_LIMIT),
+        d2e_band=full_band_multiplier(slope.d2e_share, logs.d2e_share, active[0], _AT_LIMIT),
+        d2d_power=jnp.swapaxes(of_power(slope.d2d_power, logs.d2d_power, active), 0, 1),
+        d2e_power=of_power(slope.d2e_power, logs.d2e_power, active[0]),
+        residual=certify(evaluation, logs, active).residual,
+    )
+
+
+def _bytes_of_one_more(work: Workload, segments: Array, micro_batches: Array) -> Array:
+    """Memory ``[N, K]`` of every device if it alone had one block more."""
+    more = jnp.eye(segments.shape[1], dtype=segments.dtype)[:, None] + segments[None]
+    needs = jax.vmap(lambda each: device_memory_bytes(work, each, micro_batches))(more)
+    return jnp.diagonal(needs, axis1=0, axis2=2)
+
+
+class FullDevice(NamedTuple):
+    """A device without memory for another block."""
+
+    cluster: int  # index
+    device: int  # counted from 1
+    blocks: int  # on the device
+    saved: float  # fall of (P2) with memory for one block more
+
+
+def full_devices(
+    problem: RoundProblem, solution: Solution, decide: Callable[[RoundProblem], Solution]
+) -> list[FullDevice]:
+    """Full devices, and the fall of (P2) with memory for one block more on each.
+
+    Returns:
+      Largest fall first; 0 where the other solution does not use the memory.
+    """
+    segments, counts = solution.decision.segments, solution.decision.micro_batches
+    memory_bytes = problem.compute.memory_bytes
+    arguments = problem.workload, segments, counts
+    needs = compile_for_now(device_memory_bytes, *arguments)
+    one_more_bytes = np.asarray(compile_for_now(_bytes_of_one_more, *arguments)(*arguments))
+    full = (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
+    participates = segments.sum(axis=1, keepdims=True) > 0
+    found = []
+    for n, k in np.argwhere(full & participates & (segments < problem.workload.blocks)):
+        wider_bytes = memory_bytes.copy()
+        wider_bytes[n, k] = one_more_bytes[n, k] * _ROOM
+        other = decide(problem.replace(compute=problem.compute.replace(memory_bytes=wider_bytes)))
+        partition = other.decision.segments, other.decision.micro_batches
+        uses = needs(problem.workload, *partition)[n, k] > memory_bytes[n, k] * _FITS
+        saved = max(float(solution.objective) - float(other.objective), 0.0) if uses else 0.0
+        found.append(FullDevice(int(n), int(k) + 1, int(segments[n, k]), saved))
+    return sorted(found, key=lambda device: -device.saved)
+
 
 MOST_OF_A_CLUSTER = 200_000
 """Partitions of one cluster that are bounded in reasonable time."""

@@ -20,9 +20,9 @@ from jax import Array
 from jaxtyping import Float
 
 from collapipe_jax.core.batch_axis import fusion_barrier, max_nodes, sum_nodes
+from collapipe_jax.edge.cost.decision import PerCluster
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.maximum import Maximum
-from collapipe_jax.edge.cost.shapes import PerCluster
 
 TEMPERATURE = 0.1
 """Inverse order of the means: sharp enough to single out a bottleneck, soft enough for

@@ -14,7 +14,7 @@ from jax import Array
 from collapipe_jax.core.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import of_senders
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode, PerRound
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.link_quality import (
     active_power_w,
@@ -24,7 +24,6 @@ from collapipe_jax.edge.cost.link_quality import (
 from collapipe_jax.edge.cost.maximum import Maximum
 from collapipe_jax.edge.cost.objective import UnitCosts, drift_plus_penalty
 from collapipe_jax.edge.cost.round_terms import RoundTerms, round_terms
-from collapipe_jax.edge.cost.shapes import PerCluster, PerNode, PerRound
 from collapipe_jax.edge.solver.derivative import (
     Marginals,
     curvature,

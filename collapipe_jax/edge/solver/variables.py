@@ -6,9 +6,8 @@ Maxima are ``d2d_power_max_w`` and ``d2e_power_max_w`` of :class:`.Radio`.
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_allocation
+from collapipe_jax.edge.cost.decision import ActiveNodes, Allocation, Decision, decision_allocation
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
-from collapipe_jax.edge.cost.shapes import ActiveNodes
 
 LEAST_LOG_POWER = -14.0
 """Least power, 61 dB under its maximum."""

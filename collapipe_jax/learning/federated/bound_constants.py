@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
-from collapipe_jax.learning.federated.aggregation import aggregate
-from collapipe_jax.learning.federated.erasures import loss_per_token
+from collapipe_jax.learning.federated.aggregation import aggregate, loss_per_token
 from collapipe_jax.learning.models.adapters import join, split
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel, example_losses

@@ -15,19 +15,24 @@ import optax
 from flax import struct
 from jaxtyping import Array, Int, Key
 
-from collapipe_jax.learning.federated.aggregation import participant_shares, participation_of
-from collapipe_jax.learning.federated.erasures import loss_per_token, sample_example_weights
+from collapipe_jax.learning.federated.aggregation import (
+    loss_per_token,
+    participant_shares,
+    participation_of,
+    sample_example_weights,
+)
 from collapipe_jax.learning.federated.learner import (
+    COPY,
+    EXAMPLE,
     LearningReport,
     LearningState,
     Method,
     StepGradients,
     initial_state,
     learn_round,
+    spread,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, Transformations
-from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, spread
-from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, Transformations
 from collapipe_jax.learning.federated.token_rows import meetings
 from collapipe_jax.learning.models.adapters import join, split
 from collapipe_jax.learning.models.layers import Params

@@ -1,12 +1,15 @@
-"""The interface of a way of learning, and the round that all ways have in common."""
+"""The interface of a way of learning, the round that all ways share, and where it runs."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from collapipe_jax.learning.federated.aggregation import (
@@ -14,19 +17,110 @@ from collapipe_jax.learning.federated.aggregation import (
     aggregate,
     participant_shares,
 )
-from collapipe_jax.learning.federated.optimizers import Transformations
-from collapipe_jax.learning.federated.placement import spread
-from collapipe_jax.learning.federated.rules import (
+from collapipe_jax.learning.federated.optimizers import (
     Rules,
+    Transformations,
     averaged_moments,
     proximal_gradient,
     updated_average,
 )
-from collapipe_jax.learning.federated.secure_mean import SecureReport, secure_mean
+from collapipe_jax.learning.federated.secure_aggregation import SecureReport, secure_mean
 from collapipe_jax.learning.federated.token_rows import row_factors, row_shares, scale_rows
 from collapipe_jax.learning.models.adapters import join
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel
+from collapipe_jax.learning.pipeline.mesh import CLUSTER, STAGE, largest_shape
+
+# Where arrays of training lie on several devices, by the names of their leading axes.
+#
+# Copies of the model and their optimisers lie by cluster or client. Where there are more
+# devices, several share the examples of each (data parallelism) and the blocks of its copy.
+# Stacked blocks of the one global model lie on all devices (fully sharded data parallelism);
+# the rest is on every device. On the mesh of a pipeline the copies' blocks lie by stage as
+# well, and so do the examples of a cluster outside of its encoder. An axis that the devices do
+# not divide is on all of them.
+
+DEVICE, DATA = "device", "data"
+"""Axes of the mesh without a pipeline."""
+COPY, BLOCK, EXAMPLE = "copy", "block", "example"
+"""Axes of arrays: clusters or clients, stacked encoder blocks, and examples of a copy."""
+RULES: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {COPY: (DEVICE,), BLOCK: (DEVICE, DATA), EXAMPLE: (DATA,)},
+    {COPY: (CLUSTER,), BLOCK: (STAGE,), EXAMPLE: (STAGE,)},
+)
+"""Axes of a mesh by those of arrays, without a pipeline and with one."""
+_BY_COPY = {"client_optimizer", "client_variates"}
+"""Parts of a state with a leading axis of clusters or clients."""
+_BY_BLOCK = "encoder"
+"""Part of a model with an axis of blocks, after that of the copies."""
+
+
+def device_mesh(devices: Sequence[Any], copies: int, examples: int) -> Mesh:
+    """The largest mesh that the devices fill, of axes ``device`` and ``data``.
+
+    Rows divide the clusters or clients, which hold a copy each, and columns their examples. Of
+    equal meshes that with more rows is taken, which has fewer messages.
+    """
+    shape = largest_shape(copies, examples, len(devices))
+    chosen = np.asarray(devices[: math.prod(shape)]).reshape(shape)
+    return Mesh(chosen, (DEVICE, DATA), axis_types=(AxisType.Auto,) * 2)
+
+
+def spread(tree: Any, axes: Sequence[str | None] = (COPY,)) -> Any:
+    """Lay leaves with these leading axes over the mesh in use, if there is one.
+
+    Blocks of an encoder follow on the last of the axes.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return tree
+
+    def spec(path: Any, leaf: Any) -> PartitionSpec:
+        return _spec(leaf, (*axes, *([BLOCK] if _BY_BLOCK in _names(path) else [])), mesh.shape)
+
+    return jax.lax.with_sharding_constraint(tree, jax.tree.map_with_path(spec, tree))
+
+
+def spread_state(state: Any) -> Any:
+    """Lay a learner's state over the mesh in use, if there is one."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return state
+    return jax.lax.with_sharding_constraint(state, _state_specs(state, mesh.shape))
+
+
+def state_shardings(state: Any, mesh: Mesh) -> Any:
+    """The places in which :func:`spread_state` leaves a state."""
+    specs = _state_specs(state, mesh.shape)
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+
+
+def _state_specs(state: Any, sizes: Mapping[str, int]) -> Any:
+    def spec(path: Any, leaf: Any) -> PartitionSpec:
+        names = _names(path)
+        return _spec(leaf, [COPY] * bool(_BY_COPY & names) + [BLOCK] * (_BY_BLOCK in names), sizes)
+
+    return jax.tree.map_with_path(spec, state)
+
+
+def _names(path: Any) -> set[str]:
+    return {str(getattr(step, "name", getattr(step, "key", ""))) for step in path}
+
+
+def _spec(leaf: Any, axes: Sequence[str | None], sizes: Mapping[str, int]) -> PartitionSpec:
+    """Axes of a mesh of these sizes on a leaf's axes, each once and where it divides the leaf."""
+    (rule,) = (rule for rule in RULES if rule[COPY][0] in sizes)
+    used: list[str] = []
+    names: list[tuple[str, ...] | None] = []
+    for length, axis in zip(leaf.shape, axes, strict=False):
+        chosen: tuple[str, ...] = ()
+        for name in rule.get(axis, ()) if axis else ():
+            part = math.prod(sizes[one] for one in (*chosen, name))
+            if name not in used and length % part == 0:
+                chosen = (*chosen, name)
+        used += chosen
+        names.append(chosen or None)
+    return PartitionSpec(*names)
 
 
 class ControlVariates(NamedTuple):
@@ -36,21 +130,21 @@ class ControlVariates(NamedTuple):
     server_variate: Params  # ``c``
 
 
-def initial_variates(params: Params, clients: int) -> ControlVariates:
+def _initial_variates(params: Params, clients: int) -> ControlVariates:
     """Zeros: the first round is that of federated averaging."""
     zeros = jax.tree.map(jnp.zeros_like, params)
     copies = jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
     return ControlVariates(copies, zeros)
 
 
-def corrected_gradient(gradients: PyTree, variates: ControlVariates | None) -> PyTree:
+def _corrected_gradient(gradients: PyTree, variates: ControlVariates | None) -> PyTree:
     """Gradients ``[N, ...]`` of all clients with their corrections."""
     if variates is None:
         return gradients
     return jax.tree.map(lambda g, own, common: g - own + common[None], gradients, *variates)
 
 
-def updated_variates(
+def _updated_variates(
     variates: ControlVariates | None,
     mean_gradients: PyTree,
     shares: Float[Array, " N"],
@@ -204,7 +298,7 @@ def initial_state(
         decoder_optimizer=None if decoder is None else optimizers.decoder.init(decoder),
         server_optimizer=optimizers.server.init(client),
         base=base,
-        variates=initial_variates(client, clients) if rules.control_variates else None,
+        variates=_initial_variates(client, clients) if rules.control_variates else None,
     )
     if rules.server_average is None:
         return state
@@ -216,12 +310,12 @@ def _fresh_moments(optimizers: Transformations, client: Params, clients: int) ->
     return jax.vmap(optimizers.client.init, None, axis_size=clients)(client)
 
 
-GradientsOf = Callable[[Params, Any, Params, Batch, Array], StepGradients]
+_GradientsOf = Callable[[Params, Any, Params, Batch, Array], StepGradients]
 """Gradients of a step from the clients' copies, the decoder, the base, a batch, and a key."""
 
 
 def learn_round(
-    gradients_of: GradientsOf,
+    gradients_of: _GradientsOf,
     state: LearningState,
     participation: Participation,
     method: Method,
@@ -256,7 +350,7 @@ def learn_round(
     steps = jax.tree.leaves(batches)[0].shape[0]
     # Numbers up to that of the steps make the keys of steps and of the round's erasures.
     server_key = jax.random.fold_in(key, steps + 1)
-    step, secure = server_step(rules, state.client, copies, participation, server_key)
+    step, secure = _server_step(rules, state.client, copies, participation, server_key)
     before = state.client, state.server_optimizer
     counts = anyone if privacy is None else True  # a noisy step does not tell who was there
     client, server_optimizer = apply_gradient(optimizers.server, step, before, index, counts)
@@ -267,7 +361,7 @@ def learn_round(
     after = LearningState(client, moments, decoder, decoder_optimizer, server_optimizer, state.base)
     mean = jax.tree.map(lambda leaf: leaf / steps, gradient_sum)
     after = after._replace(
-        variates=updated_variates(state.variates, mean, shares, participation.presence),
+        variates=_updated_variates(state.variates, mean, shares, participation.presence),
         average=state.average,
     )
     if secure is not None:
@@ -279,7 +373,7 @@ def learn_round(
 
 
 def _local_steps(
-    gradients_of: GradientsOf,
+    gradients_of: _GradientsOf,
     state: LearningState,
     participation: Participation,
     method: Method,
@@ -305,7 +399,7 @@ def _local_steps(
         found = found._replace(clients=spread(found.clients))
         # Clients: the gradient with its corrections, each by its optimiser.
         descended = proximal_gradient(found.clients, copies, state.client, rules.proximal_weight)
-        descended = corrected_gradient(descended, state.variates)
+        descended = _corrected_gradient(descended, state.variates)
         client_step = partial(apply_gradient, optimizers.client)
         client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
             descended, client, number, participates
@@ -357,7 +451,7 @@ def apply_gradient(
     return optax.tree.where(counts, (optax.apply_updates(params, updates), stepped), held)
 
 
-def server_step(
+def _server_step(
     rules: Rules, before: Params, copies: Params, clients: Participation, key: Key[Array, ""]
 ) -> tuple[Params, SecureReport | None]:
     """The server's gradient, and what secure aggregation did, if it is on.

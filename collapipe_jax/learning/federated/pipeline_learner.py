@@ -9,26 +9,25 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from collapipe_jax.learning.federated.aggregation import (
+    ErasureLaw,
     aggregate,
+    cluster_example_weights,
+    loss_per_token,
     participant_shares,
     participation_of,
 )
-from collapipe_jax.learning.federated.erasures import (
-    ErasureLaw,
-    cluster_example_weights,
-    loss_per_token,
-)
 from collapipe_jax.learning.federated.learner import (
+    COPY,
+    EXAMPLE,
     LearningReport,
     LearningState,
     Method,
     StepGradients,
     initial_state,
     learn_round,
+    spread,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers
-from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, spread
-from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules
 from collapipe_jax.learning.federated.token_rows import meetings
 from collapipe_jax.learning.models.adapters import CLIENT_PARTS, join, split
 from collapipe_jax.learning.models.layers import Params, example_keys

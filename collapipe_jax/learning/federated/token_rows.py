@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.models.layers import Params
 
 

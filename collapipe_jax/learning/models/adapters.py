@@ -1,11 +1,16 @@
-"""Low-rank adapters: their parameters beside those of a base, which stays as it is.
+"""Low-rank adapters beside a base, which stays as it is, and their files in PEFT's layout.
 
 LoRA (Hu et al. 2106.09685) adds ``s (x A) B`` to a linear map ``x W + b``. Embedding and
 encoder of the model are the base; adapters and decoder are trained. The parts are trees of one
 nesting with disjoint leaves, so each has a place of its own in a program's memory.
 """
 
+import functools
 import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,8 +19,27 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
-from collapipe_jax.learning.models.config import AdapterConfig
-from collapipe_jax.learning.models.layers import LORA_A, LORA_B, Params
+from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.learning.models.config import LARGEST, LINEAR_LAYERS, AdapterConfig, BertConfig
+from collapipe_jax.learning.models.layers import LORA_A, LORA_B, Params, init_linear
+from collapipe_jax.learning.models.layouts import BERT
+from collapipe_jax.learning.models.pretrained import (
+    LabellingBert,
+    encoder_pattern,
+    load_bert,
+    name_with_head,
+    read_head,
+    read_labels,
+)
+from collapipe_jax.learning.models.tensor_files import (
+    CONFIG,
+    as_tensors,
+    fill_params,
+    read_json,
+    read_tensors,
+    refuse_unsupported,
+    write_checkpoint,
+)
 
 CLIENT_PARTS = ("embedding", "encoder")
 """Parts of a model that adapters leave as they are."""
@@ -80,3 +104,131 @@ def digest(base: Params) -> np.ndarray | None:
     for leaf in leaves:
         whole.update(np.asarray(leaf).tobytes())
     return np.frombuffer(whole.digest(), np.uint8)
+
+
+# Adapters of a BERT in the layout of PEFT, beside the checkpoint that they change.
+#
+# A folder holds ``adapter_config.json`` and ``adapter_model.safetensors``, which ``PeftModel``
+# reads, and ``config.json`` with the labels. Head and pooler are modules to save there. Layout:
+# https://huggingface.co/docs/peft/developer_guides/checkpoint.
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_DIGEST = "collapipe_base_sha256"
+_BASE = "base_model_name_or_path"
+_PREFIX = "base_model.model."
+_TEXTS, _TOKENS = "SEQ_CLS", "TOKEN_CLS"
+
+# Keys that change what adapters compute, with the values that ours have; all may be absent.
+_REQUIRED: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "fan_in_fan_out": (False,),
+    "use_rslora": (False,),
+    "use_dora": (False,),
+    "rank_pattern": ({}, None),
+    "alpha_pattern": ({}, None),
+}
+
+_read_json = functools.partial(read_json, remedy="Take the original file")
+
+
+def save_adapters(
+    folder: Path, sizes: BertConfig, params: Params, base: Path, settings: Mapping[str, Any]
+) -> None:
+    """Write adapters and head for :func:`load_adapted_bert` and PEFT, ``config.json`` last.
+
+    Args:
+      folder: made where it is missing.
+      sizes: with adapters.
+      params: of the whole model, ``{"embedding", "encoder", "decoder"}``.
+      base: the checkpoint's folder.
+      settings: keys of ``config.json``, with ``id2label`` and ``architectures``.
+    """
+    trained, frozen = split(jax.tree.map(np.asarray, params))
+    adapters, own = sizes.adapters, {"encoder": trained["encoder"]} | trained["decoder"]
+    if adapters is None or (numbers := digest(frozen)) is None:
+        raise InputError("model.adapter_rank", 0, "the model has no adapters", "Give 1 or more")
+    tensors = {
+        _PREFIX + name_with_head(name): tensor
+        for name, tensor in as_tensors(own, BERT.tensors).items()
+    }
+    maps = "|".join(encoder_pattern(target) for target in adapters.targets)
+    document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
+        "task_type": _TEXTS if "pooler" in own else _TOKENS,
+        _BASE: str(base),
+        "r": adapters.rank,
+        "lora_alpha": adapters.alpha,
+        "lora_dropout": 0.0,
+        # An expression, since the name of a block's last map ends that of another.
+        "target_modules": f".*({maps})",
+        "modules_to_save": ["classifier", *(["pooler"] if "pooler" in own else [])],
+        "inference_mode": True,
+    }
+    settings = {**settings, _DIGEST: numbers.tobytes().hex(), "model_type": "bert"}
+    documents = {ADAPTER_CONFIG: document, CONFIG: settings}
+    write_checkpoint(folder, tensors, documents, ADAPTER_WEIGHTS)
+
+
+def load_adapted_bert(folder: Path) -> LabellingBert:
+    """A base with adapters in its weights; results as of ``load_labelling_bert``.
+
+    Raises:
+      InputError: on a missing or unreadable file, another kind of adapter, a base that is
+        missing or that was changed, or tensors that are missing, unknown or of another shape.
+    """
+    document, settings = _read_json(folder / ADAPTER_CONFIG), _read_json(folder / CONFIG)
+    refuse_unsupported(folder / ADAPTER_CONFIG, document, _REQUIRED)
+    for key, kinds in (("r", (int,)), ("lora_alpha", (int, float))):
+        found: Any = document.get(key)
+        if type(found) not in kinds or not 0 < found <= LARGEST:
+            problem, remedy = f"no number above 0, up to {LARGEST}", "Take the original file"
+            raise InputError(f"{folder / ADAPTER_CONFIG}: {key}", found, problem, remedy)
+    labels, path = read_labels(folder / CONFIG, settings), folder / ADAPTER_WEIGHTS
+    tensors = read_tensors(path, lambda name: name.removeprefix(_PREFIX).removeprefix("bert."))
+    sizes, base = _load_base(folder, document, settings)
+    body = {name: base[name] for name in CLIENT_PARTS}
+    adapters = AdapterConfig(
+        rank=document["r"], alpha=document["lora_alpha"], targets=_targets(tensors)
+    )
+
+    def init(key: jax.Array) -> Params:
+        trained, _ = split(add_adapters(key, body, adapters))
+        head = {"head": init_linear(key, sizes.width, len(labels), sizes)}
+        return {"encoder": trained["encoder"]} | head
+
+    expected = jax.eval_shape(init, jax.random.key(0))
+    if "pooler.dense.weight" in tensors:
+        expected["pooler"] = jax.eval_shape(lambda: base["pooler"])
+    own = fill_params(path, expected, tensors, BERT.tensors)
+    encoder = join(own.pop("encoder"), body["encoder"])
+    whole = fuse(body | {"encoder": encoder}, adapters)
+    if "pooler" in base and document.get("task_type") != _TOKENS:
+        whole["pooler"] = base["pooler"]
+    return LabellingBert(sizes, whole | own, labels, *read_head(folder / CONFIG, settings))
+
+
+def _targets(tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Maps that have an adapter in some block."""
+
+    def is_adapted(target: str) -> bool:
+        pattern = re.compile(encoder_pattern(target) + r"\.lora_A\.weight")
+        return any(map(pattern.fullmatch, tensors))
+
+    return tuple(filter(is_adapted, LINEAR_LAYERS))
+
+
+def _load_base(
+    folder: Path, document: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[BertConfig, Params]:
+    """The BERT that the adapters change; another than in training is refused, where they tell."""
+    key, path = f"{folder / ADAPTER_CONFIG}: {_BASE}", document.get(_BASE, "")
+    if not isinstance(path, str) or not os.path.isdir(path):
+        remedy = "Write there where its BERT lies on this machine"
+        raise InputError(key, path, "is no folder", remedy)
+    with under_keys({"directory": key}):
+        sizes, base = load_bert(path)
+    numbers, stated = digest({name: base[name] for name in CLIENT_PARTS}), settings.get(_DIGEST)
+    if stated is not None and (numbers is None or numbers.tobytes().hex() != stated):
+        problem = "the adapters were trained on other weights"
+        raise InputError(key, path, problem, "Name the folder with those weights")
+    return sizes, base

@@ -40,7 +40,7 @@ from collapipe_jax.learning.models.layers import (
 _BLOCKED_SCORE = -1e9
 
 Known = tuple[Array, Array]
-"""Keys and values ``[B, S, g, d]`` that tokens attend to, of g heads."""
+"""Keys and values ``[B, S, g, d]`` that tokens _attend to, of g heads."""
 
 
 class Norm(nnx.LayerNorm):
@@ -65,12 +65,12 @@ class RMSNorm(nnx.RMSNorm):
         return super().__call__(x).astype(x.dtype)
 
 
-def make_norm(config: EncoderConfig, *, rngs: nnx.Rngs) -> Norm | RMSNorm:
+def _make_norm(config: EncoderConfig, *, rngs: nnx.Rngs) -> Norm | RMSNorm:
     """The norm of these sizes."""
     return (RMSNorm if config.divides_by_rms else Norm)(config, rngs=rngs)
 
 
-def rotation_rates(config: EncoderConfig) -> np.ndarray:
+def _rotation_rates(config: EncoderConfig) -> np.ndarray:
     """Angle per position of every pair of a head's numbers, ``[d / 2]``.
 
     ``base^(-2 i / d)`` for pair i, slower where ``rotary_scaling`` says so (Llama 3.1,
@@ -122,7 +122,9 @@ class Attention(nnx.Module):
     def project(self, source: Array, positions: Array | None = None) -> Known:
         """Keys and values ``[B, S, g, d]`` of a source ``[B, S, h]``, g heads of them."""
         config = self.config
-        key, value = (split_heads(a, config.groups) for a in (self.key(source), self.value(source)))
+        key, value = (
+            _split_heads(a, config.groups) for a in (self.key(source), self.value(source))
+        )
         if config.query_key_norm:
             key = self.key_norm(key)
         return self._rotated(key, positions), value
@@ -139,18 +141,18 @@ class Attention(nnx.Module):
     ) -> Array:
         """Attend from ``x [B, Q, h]`` to keys and values where ``allowed [B | 1, 1 | Q, S]``."""
         config, (batch, length, _) = self.config, x.shape
-        query = split_heads(self.query(x), config.heads)
+        query = _split_heads(self.query(x), config.heads)
         if config.query_key_norm:
             query = self.query_norm(query)
         query = self._rotated(query, positions)
         if (sharing := config.heads // config.groups) == 1:
-            mixed = attend(config, query, key, value, allowed, keys, site)
+            mixed = _attend(config, query, key, value, allowed, keys, site)
             return self.out(mixed.reshape(batch, length, -1))
         # The r heads of a group are r times as many queries of one head: [B, r Q, g, d].
         query = jnp.moveaxis(query.reshape(batch, length, config.groups, sharing, -1), 3, 1)
         query = query.reshape(batch, sharing * length, *query.shape[3:])
         allowed = jnp.tile(allowed, (1, sharing, 1)) if allowed.shape[1] > 1 else allowed
-        mixed = attend(config, query, key, value, allowed, keys, site)
+        mixed = _attend(config, query, key, value, allowed, keys, site)
         mixed = mixed.reshape(batch, sharing, length, *mixed.shape[2:])
         return self.out(jnp.moveaxis(mixed, 1, 3).reshape(batch, length, -1))
 
@@ -159,15 +161,15 @@ class Attention(nnx.Module):
         if not self.config.rotary_base:
             return x
         assert positions is not None
-        return rotate(x, positions, rotation_rates(self.config))
+        return rotate(x, positions, _rotation_rates(self.config))
 
 
-def split_heads(x: Array, heads: int) -> Array:
+def _split_heads(x: Array, heads: int) -> Array:
     """``[B, S, heads d]`` as ``[B, S, heads, d]``."""
     return x.reshape(*x.shape[:-1], heads, -1)
 
 
-def attend(
+def _attend(
     config: EncoderConfig,
     query: Array,
     key: Array,
@@ -201,8 +203,7 @@ def _fused_attention(query: Array, key: Array, value: Array, allowed: Array) -> 
     return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _einsum(axes: str, a: Array, b: Array) -> Array:
+def _products(axes: str, a: Array, b: Array) -> Array:
     """``jnp.einsum`` of two arrays of equal type, summed in 32 bits at least.
 
     Its gradient rounds cotangents to the type of the arrays, as fused kernels do: products of
@@ -212,18 +213,19 @@ def _einsum(axes: str, a: Array, b: Array) -> Array:
 
 
 def _einsum_forward(axes: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _einsum(axes, a, b), (a, b)
+    return _products(axes, a, b), (a, b)
 
 
 def _einsum_backward(axes: str, kept: tuple[Array, Array], cotangent: Array) -> tuple:
     (a, b), (inputs, output) = kept, axes.split("->")
     of_a, of_b = inputs.split(",")
     cotangent = cotangent.astype(a.dtype)
-    to_a = _einsum(f"{output},{of_b}->{of_a}", cotangent, b)
-    to_b = _einsum(f"{output},{of_a}->{of_b}", cotangent, a)
+    to_a = _products(f"{output},{of_b}->{of_a}", cotangent, b)
+    to_b = _products(f"{output},{of_a}->{of_b}", cotangent, a)
     return to_a.astype(a.dtype), to_b.astype(b.dtype)
 
 
+_einsum = jax.custom_vjp(_products, nondiff_argnums=(0,))
 _einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
@@ -251,12 +253,12 @@ class Block(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs, reads_memory: bool = False):
         self.config, self.reads_memory = config, reads_memory
-        self.attention_norm = make_norm(config, rngs=rngs)
+        self.attention_norm = _make_norm(config, rngs=rngs)
         self.attention = Attention(config, rngs=rngs)
         if reads_memory:
-            self.memory_attention_norm = make_norm(config, rngs=rngs)
+            self.memory_attention_norm = _make_norm(config, rngs=rngs)
             self.memory_attention = Attention(config, rngs=rngs)
-        self.feed_forward_norm = make_norm(config, rngs=rngs)
+        self.feed_forward_norm = _make_norm(config, rngs=rngs)
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(

@@ -24,8 +24,8 @@ def block_counts(sizes: EncoderConfig, sequence: int) -> BlockCounts:
     drops = sizes.dropout_rate > 0.0, sizes.attention_rate > 0.0
     if sizes.gated:
         parameters, flops = gated_block_parameters(sizes), gated_block_flops(sizes, sequence)
-        kept = NUMBER_BYTES * gated_block_numbers(sizes, sequence)
-        kept += dropout_bytes(sequence, width, heads, NUMBER_BYTES, *drops)
+        kept = NUMBER_BYTES * _gated_block_numbers(sizes, sequence)
+        kept += _dropout_bytes(sequence, width, heads, NUMBER_BYTES, *drops)
     else:
         parameters, flops = block_parameters(width, inner), block_flops(sequence, width, inner)
         kept = activation_bytes(sequence, width, inner, heads, NUMBER_BYTES, *drops)
@@ -43,7 +43,7 @@ def _with_adapters(block: BlockCounts, sizes: EncoderConfig, sequence: int) -> B
 
     Source: docs/system-model.md, section 3.
     """
-    adapters, maps, own = sizes.adapters, linear_maps(sizes), adapter_parameters(sizes)
+    adapters, maps, own = sizes.adapters, _linear_maps(sizes), _adapter_parameters(sizes)
     assert adapters is not None
     flops = block.flops + 2.0 * sequence * own
     frozen = 2.0 * sequence * _weights(sizes)
@@ -59,7 +59,7 @@ def _with_adapters(block: BlockCounts, sizes: EncoderConfig, sequence: int) -> B
     )
 
 
-def linear_maps(sizes: EncoderConfig) -> dict[str, tuple[int, int]]:
+def _linear_maps(sizes: EncoderConfig) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of every linear map of a block."""
     width, inner = sizes.width, sizes.feed_forward_width
     query, shared = sizes.heads_width, sizes.groups * sizes.head_width
@@ -72,7 +72,7 @@ def linear_maps(sizes: EncoderConfig) -> dict[str, tuple[int, int]]:
 
 def _weights(sizes: EncoderConfig) -> int:
     """Entries of all matrices of a block."""
-    return sum(inputs * outputs for inputs, outputs in linear_maps(sizes).values())
+    return sum(inputs * outputs for inputs, outputs in _linear_maps(sizes).values())
 
 
 def _kept_inputs(sizes: EncoderConfig) -> tuple[tuple[str, ...], ...]:
@@ -85,9 +85,9 @@ def _kept_inputs(sizes: EncoderConfig) -> tuple[tuple[str, ...], ...]:
     return ("query", "key", "value"), ("out",), ("inner",)
 
 
-def adapter_parameters(sizes: EncoderConfig) -> int:
+def _adapter_parameters(sizes: EncoderConfig) -> int:
     """Parameters of the adapters of a block: ``r (inputs + outputs)`` of every adapted map."""
-    adapters, maps = sizes.adapters, linear_maps(sizes)
+    adapters, maps = sizes.adapters, _linear_maps(sizes)
     return adapters.rank * sum(sum(maps[name]) for name in adapters.targets) if adapters else 0
 
 
@@ -108,11 +108,11 @@ def activation_bytes(
     """
     numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
     kept = number_bytes * numbers
-    kept += dropout_bytes(sequence, width, heads, number_bytes, dropout, attention_dropout)
+    kept += _dropout_bytes(sequence, width, heads, number_bytes, dropout, attention_dropout)
     return float(kept)
 
 
-def dropout_bytes(
+def _dropout_bytes(
     sequence: int,
     width: int,
     heads: int,
@@ -135,7 +135,7 @@ def gated_block_parameters(sizes: EncoderConfig) -> int:
     With g of a heads for keys and values: ``2 h d (a + g) + 3 h d_ff + 2 h``, and where it has
     them ``d (a + 2 g)`` biases, and ``2 d`` scales of the norms of queries and keys.
     """
-    maps = linear_maps(sizes)
+    maps = _linear_maps(sizes)
     biased = ("query", "key", "value") if sizes.query_bias else ()
     scales = 2 * sizes.width + (2 * sizes.head_width if sizes.query_key_norm else 0)
     return _weights(sizes) + sum(maps[name][1] for name in biased) + scales
@@ -150,7 +150,7 @@ def gated_block_flops(sizes: EncoderConfig, sequence: int) -> float:
     return float(2 * sequence * _weights(sizes) + 4 * sequence**2 * sizes.heads_width)
 
 
-def gated_block_numbers(sizes: EncoderConfig, sequence: int) -> int:
+def _gated_block_numbers(sizes: EncoderConfig, sequence: int) -> int:
     """Numbers that a decoder-only block keeps of one sequence.
 
     ``learning/pipeline/passes.py`` keeps them.

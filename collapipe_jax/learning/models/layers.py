@@ -102,18 +102,18 @@ class Linear(nnx.Linear):
     def __call__(self, x: Array) -> Array:
         """Map ``[..., inputs]`` to ``[..., outputs]``."""
         x, kernel = (narrowed(part, self.config) for part in (x, self.kernel[...]))
-        product = matrix_product(x, kernel)
+        product = _matrix_product(x, kernel)
         if self.bias is not None:
             product = add_bias(product, narrowed(self.bias[...], self.config))
         if self.adapter is not None and self.config.adapters is not None:
             a, b = (narrowed(part, self.config) for part in self.adapter)
-            low = checkpoint_name(narrowed(matrix_product(x, a), self.config), PRODUCT)
-            product = product + self.config.adapters.scale * matrix_product(low, b)
+            low = checkpoint_name(narrowed(_matrix_product(x, a), self.config), PRODUCT)
+            product = product + self.config.adapters.scale * _matrix_product(low, b)
         return checkpoint_name(narrowed(product, self.config), PRODUCT)
 
 
 @jax.custom_vjp
-def matrix_product(x: Array, kernel: Array) -> Array:
+def _matrix_product(x: Array, kernel: Array) -> Array:
     """``x [..., i]`` times ``kernel [i, o]``, summed in 32 bits at least; in reverse mode only.
 
     The automatic gradient would multiply by 32-bit cotangents, twice as slowly on a GPU, where
@@ -126,7 +126,7 @@ def matrix_product(x: Array, kernel: Array) -> Array:
 def _matrix_product_forward(x: Any, kernel: Any) -> tuple[Array, tuple]:
     """Product and what the backward pass reads: of a frozen kernel not even ``x``."""
     kept = x.value if kernel.perturbed else None
-    return matrix_product(x.value, kernel.value), (kept, kernel.value)
+    return _matrix_product(x.value, kernel.value), (kept, kernel.value)
 
 
 def _matrix_product_backward(
@@ -152,7 +152,7 @@ def _product(a: Array, b: Array, summed: tuple) -> Array:
     return jax.lax.dot_general(a, b, (summed, ((), ())), preferred_element_type=wide)
 
 
-matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward, symbolic_zeros=True)
+_matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward, symbolic_zeros=True)
 
 
 def add_bias(x: Array, bias: Array) -> Array:
@@ -180,7 +180,7 @@ def apply_linear(params: Params, x: Array) -> Array:
 
 def vocabulary_scores(kernel: Array, x: Array, config: EncoderConfig) -> Array:
     """Scores ``[..., V]`` of all tokens by ``kernel [h, V]``; in the layers' precision, 32 bits."""
-    return matrix_product(narrowed(x, config), narrowed(kernel, config))
+    return _matrix_product(narrowed(x, config), narrowed(kernel, config))
 
 
 def init_norm(config: EncoderConfig) -> Params:

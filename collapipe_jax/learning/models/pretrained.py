@@ -20,11 +20,10 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.core.errors import InputError, under_keys
-from collapipe_jax.learning.models.bert import HEADS, POOLINGS, init_bert
+from collapipe_jax.learning.models.bert import HEADS, POOLINGS, init_bert, init_masked_lm_head
 from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig
 from collapipe_jax.learning.models.layers import Params, init_linear
 from collapipe_jax.learning.models.layouts import BERT
-from collapipe_jax.learning.models.masked_lm import init_masked_lm_head
 from collapipe_jax.learning.models.tensor_files import (
     CONFIG,
     WEIGHTS,
@@ -39,11 +38,11 @@ from collapipe_jax.learning.models.tensor_files import (
     write_checkpoint,
 )
 
-OWN_TYPE = "collapipe_bert"
+_OWN_TYPE = "collapipe_bert"
 """``model_type`` of what the layout of BERT cannot express."""
-BERT_TYPES = ("bert", OWN_TYPE)
+BERT_TYPES = ("bert", _OWN_TYPE)
 """``model_type`` of what is a BERT."""
-OWN_WEIGHTS = "collapipe_bert.safetensors"
+_OWN_WEIGHTS = "collapipe_bert.safetensors"
 """File of its tensors, which have the names of BERT where there are any."""
 _POOLING, _HEAD_KIND = "collapipe_pooling", "collapipe_head"
 
@@ -211,8 +210,8 @@ def save_bert(
         tensors = {name_with_head(name): tensor for name, tensor in tensors.items()}
     file = WEIGHTS
     if config.ngram_buckets or crf or document.get(_POOLING, POOLINGS[0]) != POOLINGS[0]:
-        document |= {"model_type": OWN_TYPE, "architectures": ["CollapipeBert"]}
-        file = OWN_WEIGHTS
+        document |= {"model_type": _OWN_TYPE, "architectures": ["CollapipeBert"]}
+        file = _OWN_WEIGHTS
     write_checkpoint(directory, tensors, {CONFIG: document}, file)
 
 
@@ -277,8 +276,8 @@ def _read_all(
 ) -> dict[str, np.ndarray]:
     """The tensors of BERT and its head by their names in ``BertModel``, but for unused ones."""
     rename = functools.partial(_canonical, unused=unused)
-    if document.get("model_type") == OWN_TYPE:
-        return read_tensors(directory / OWN_WEIGHTS, rename)
+    if document.get("model_type") == _OWN_TYPE:
+        return read_tensors(directory / _OWN_WEIGHTS, rename)
     return read_all(directory, rename)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from collapipe_jax.core.io.atomic import read_object
+from collapipe_jax.core.files import read_object
 from collapipe_jax.learning.models.causal_files import read_causal_config
 from collapipe_jax.learning.models.config import (
     NGRAM_SIZES,

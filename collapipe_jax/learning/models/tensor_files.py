@@ -12,8 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_bytes, write_text
-from collapipe_jax.core.io.strict_json import loads
+from collapipe_jax.core.files import loads, write_bytes, write_text
 from collapipe_jax.learning.models.layers import LORA_A, LORA_B, Params
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -49,13 +48,13 @@ def read_tensors(path: Path, rename: Callable[[str], str | None]) -> dict[str, n
                     continue
                 if ours in tensors:
                     problem = "there twice, under this and another name"
-                    name_wrong(path, [name], problem, "Leave one of them out")
+                    _name_wrong(path, [name], problem, "Leave one of them out")
                 if stored.get_slice(name).get_dtype() not in _READABLE_DTYPES:
                     problem = f"of a type other than {', '.join(_READABLE_DTYPES)}"
-                    name_wrong(path, [name], problem, "Convert them to 32-bit numbers")
+                    _name_wrong(path, [name], problem, "Convert them to 32-bit numbers")
                 tensors[ours] = stored.get_tensor(name)
                 if not np.isfinite(tensors[ours]).all():
-                    name_wrong(path, [name], "not finite", "Get the file again, or train anew")
+                    _name_wrong(path, [name], "not finite", "Get the file again, or train anew")
     except (SafetensorError, OSError) as error:
         remedy = "Get the file again"
         raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
@@ -68,7 +67,7 @@ def read_all(directory: Path, rename: Callable[[str], str | None]) -> dict[str, 
     for path in _tensor_files(directory):
         found = read_tensors(path, rename)
         twice = [name for name in found if name in tensors]
-        name_wrong(path, twice, "in another shard too", "Leave one of them out")
+        _name_wrong(path, twice, "in another shard too", "Leave one of them out")
         tensors |= found
     return tensors
 
@@ -165,13 +164,13 @@ def refuse_unsupported(
 
 def check_same(where: str | Path, expected: dict[str, str], found: dict[str, str]) -> None:
     """Refuse tensors, described by name, that are missing, unknown or not as expected."""
-    name_wrong(where, [n for n in expected if n not in found], "missing")
-    name_wrong(where, [n for n in found if n not in expected], "no part of such a model")
+    _name_wrong(where, [n for n in expected if n not in found], "missing")
+    _name_wrong(where, [n for n in found if n not in expected], "no part of such a model")
     wrong = [f"{n} {found[n]} for {expected[n]}" for n in found if found[n] != expected[n]]
-    name_wrong(where, wrong, "of another shape or type")
+    _name_wrong(where, wrong, "of another shape or type")
 
 
-def name_wrong(
+def _name_wrong(
     where: str | Path,
     names: list[str],
     problem: str,

@@ -16,17 +16,18 @@ from collapipe_jax.learning.models.adapters import NO_BASE, join
 from collapipe_jax.learning.models.block import encode, encoder_block
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.layers import Params, layer_keys, narrowed, rematerialised
-from collapipe_jax.learning.pipeline.mesh import STAGE, make_pipeline_mesh
-from collapipe_jax.learning.pipeline.sharded import forward_sharded
-from collapipe_jax.learning.pipeline.slots import (
+from collapipe_jax.learning.pipeline.mesh import (
+    STAGE,
     check_micro_batches,
     check_partition,
     cut,
     fold_stages,
     gather_slots,
     holds,
+    make_pipeline_mesh,
     segment_layout,
 )
+from collapipe_jax.learning.pipeline.sharded import forward_sharded
 
 BACKENDS = ("sequential", "vmapped", "sharded")
 

@@ -21,13 +21,12 @@ from collapipe_jax.learning.pipeline.mesh import (
     ON_CLUSTER,
     ON_DEVICE,
     STAGE,
+    cut,
     from_stage,
     hop,
     shard,
 )
-from collapipe_jax.learning.pipeline.passes import Kept
-from collapipe_jax.learning.pipeline.sharded import own_stage
-from collapipe_jax.learning.pipeline.slots import cut
+from collapipe_jax.learning.pipeline.sharded import Kept, own_stage
 
 Loss = Callable[[Params, Array, Any], tuple[Array, Any]]
 

@@ -26,15 +26,20 @@ from collapipe_jax.learning.models.config import (
     encoder_sizes,
     pretrained_sizes,
 )
-from collapipe_jax.learning.models.generation import Sampling, generate
+from collapipe_jax.learning.models.decoding import Sampling, generate
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.published import FURTHER_SIZES
 from collapipe_jax.learning.models.tensor_files import CONFIG
-from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer, check_room, train_byte_pieces
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.scores import perplexity
-from collapipe_jax.learning.tasks.subwords import bucket, pad_rows
+from collapipe_jax.learning.tasks.subwords import (
+    ByteTokenizer,
+    bucket,
+    check_room,
+    pad_rows,
+    train_byte_pieces,
+)
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from collapipe_jax.learning.tasks.task import (
     PREDICTED,

@@ -41,7 +41,7 @@ class UnreadableText(NamedTuple):
     remedy: str
 
 
-def unpack(data: bytes) -> bytes | UnreadableText:
+def _unpack(data: bytes) -> bytes | UnreadableText:
     """The content of data that ``gzip``, ``bzip2`` or ``xz`` packed; other data as they are."""
     for start, decompress in _PACKED.items():
         if re.match(start, data):
@@ -206,7 +206,7 @@ class TextFile(NamedTuple):
         except OSError as error:
             problem = f"the file cannot be read ({error.strerror})"
             raise self.error(problem, "Give the path of a readable UTF-8 text file") from error
-        return self._readable(unpack(data))
+        return self._readable(_unpack(data))
 
     def text(self) -> str:
         """Text of the file, line ends as they are, without a byte order mark.

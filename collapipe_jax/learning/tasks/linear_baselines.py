@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_union
 from sklearn.svm import LinearSVC
 
-from collapipe_jax.core.io.atomic import finite
+from collapipe_jax.core.files import finite
 from collapipe_jax.learning.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence
 from collapipe_jax.learning.tasks.scores import (
     Score,

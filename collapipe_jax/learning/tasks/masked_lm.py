@@ -16,10 +16,9 @@ import numpy as np
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models import counts
-from collapipe_jax.learning.models.bert import UNLABELLED
+from collapipe_jax.learning.models.bert import UNLABELLED, MaskedBatch, MaskedBert, predict_pieces
 from collapipe_jax.learning.models.config import PAD_ID, BertConfig
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.models.masked_lm import MaskedBatch, MaskedBert, predict_pieces
 from collapipe_jax.learning.models.pretrained import MASKED_LM_SETTINGS, load_masked_bert
 from collapipe_jax.learning.tasks import bert
 from collapipe_jax.learning.tasks.corpora import TextFile
@@ -180,15 +179,15 @@ class MaskedLanguageModelling(bert.BertTask):
         """
         sets, length = corpus or cls.read_corpus(config), config["task"]["source_length"]
         wordpiece = bert.make_wordpiece(config, sets.train)
-        masking = make_masking(config, wordpiece)
+        masking = _make_masking(config, wordpiece)
         train, validation = (
             pad_rows(wordpiece.encode_windows(texts, length), length, PAD_ID)
             for texts in (sets.train, sets.validation)
         )
         return TaskData(
             tokenizer=wordpiece,
-            train=hidden_windows(masking, train),
-            validation=ScoredSet(hidden_windows(masking, validation)),
+            train=_hidden_windows(masking, train),
+            validation=ScoredSet(_hidden_windows(masking, validation)),
             split_keys=length_labels((train != PAD_ID).sum(1)),
             train_text=train,
         )
@@ -198,7 +197,7 @@ class MaskedLanguageModelling(bert.BertTask):
         """The model and how pieces are hidden."""
         smoothing = config["model"]["label_smoothing"]
         model = MaskedBert(sizes=sizes, label_smoothing=smoothing)
-        return {"model": model, "masking": make_masking(config, data.tokenizer)}
+        return {"model": model, "masking": _make_masking(config, data.tokenizer)}
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> MaskedBatch:
         """Training windows with pieces hidden at random: a function of the seed."""
@@ -275,7 +274,7 @@ class MaskedLanguageModelling(bert.BertTask):
         """Scores on texts, on file as in ``read_texts``, 15 % of the pieces hidden."""
         texts = read_texts(TextFile("data", str(file)), text_column=text_column, tagged=tagged)
         rows = self.data.tokenizer.encode_windows(texts, self.length)
-        arrays = hidden_windows(self.masking, pad_rows(rows, self.length, PAD_ID))
+        arrays = _hidden_windows(self.masking, pad_rows(rows, self.length, PAD_ID))
         samples = ScoredSet(arrays, counts={"texts": len(texts)})
         return self.report(params, self.prepared(samples))
 
@@ -305,7 +304,7 @@ class MaskedLanguageModelling(bert.BertTask):
         return task, bert.split_params(params)
 
 
-def make_masking(config: Config, wordpiece: WordPiece) -> Masking:
+def _make_masking(config: Config, wordpiece: WordPiece) -> Masking:
     """How a configuration hides pieces.
 
     Raises:
@@ -318,6 +317,6 @@ def make_masking(config: Config, wordpiece: WordPiece) -> Masking:
     return Masking(wordpiece, task["masked_share"], task["whole_words"])
 
 
-def hidden_windows(masking: Masking, token_ids: np.ndarray) -> MaskedBatch:
+def _hidden_windows(masking: Masking, token_ids: np.ndarray) -> MaskedBatch:
     """Windows ``[n, S]`` with pieces hidden once and for all."""
     return MaskedBatch(*masking.hide(token_ids, seeded_generator(_HELD_OUT_SEED)))

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from urllib3.exceptions import ReadTimeoutError
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_bytes
+from collapipe_jax.core.files import write_bytes
 
 _REGISTRY = Path(__file__).with_name("public_corpora.toml")
 _TIMEOUT_S = 30.0

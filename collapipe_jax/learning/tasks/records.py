@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from collapipe_jax.core.errors import InputError, Step, collect, nearest
-from collapipe_jax.core.io.strict_json import loads
+from collapipe_jax.core.files import loads
 from collapipe_jax.learning.tasks.corpora import Placed, TextFile, first_places
 
 FEATURES = "dataset_info.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from collapipe_jax.core.errors import InputError, under_keys
-from collapipe_jax.core.io.atomic import read_object, write_sealed
+from collapipe_jax.core.files import read_object, write_sealed
 from collapipe_jax.core.plugins import find
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json

@@ -70,7 +70,7 @@ PLACES = _nouns(
     market markets fazar 2, forest forests silvek 0, village villages wikor 1, tower towers turrim 2
     """
 )
-ADJECTIVES = _entries(
+_ADJECTIVES = _entries(
     """
     old vetr, small piko, big grun, red rubel, quiet shal, young nuvim,
     happy ferin, tired moyl, strange ekzot, green verd, clever sagan, poor tenk
@@ -84,7 +84,7 @@ _VERBS = """
 """
 VERBS = [Verb(*words) for words in _entries(_VERBS)]
 # source singular, source plural, target word before the noun, after it (agreeing), suffix
-DETERMINERS = (
+_DETERMINERS = (
     ("the", "the", "", "", "la"),
     ("a", "some", "", "", ""),
     ("this", "these", "", "tel", "la"),
@@ -98,12 +98,12 @@ TIMES = {
     "past": (("yesterday", "heras"), ("last week", "semu pel")),
     "future": (("tomorrow", "krasu"), ("next year", "anu nes")),
 }
-PREPOSITIONS = (("in", "en"), ("near", "prok"), ("behind", "tras"))
-CONJUNCTIONS = (("and", "sa"), ("but", "ano"), ("because", "temi"))
+_PREPOSITIONS = (("in", "en"), ("near", "prok"), ("behind", "tras"))
+_CONJUNCTIONS = (("and", "sa"), ("but", "ano"), ("because", "temi"))
 TENSE_SUFFIX = {"present": "at", "past": "ul", "future": "esh"}
 CLASS_ENDING = ("o", "i", "u")
-PLURAL_SUFFIX = ("ar", "en", "oth")
-CASE_SUFFIX = {"subject": "", "object": "ko", "place": "ves"}
+_PLURAL_SUFFIX = ("ar", "en", "oth")
+_CASE_SUFFIX = {"subject": "", "object": "ko", "place": "ves"}
 
 
 def generate_parallel_text(seed: int, pairs: int) -> list[tuple[str, str]]:
@@ -129,7 +129,7 @@ def _choose(rng: random.Random, options: Sequence[Option]) -> Option:
 def _sentence(rng: random.Random) -> tuple[str, str]:
     source, target = _clause(rng)
     if rng.random() < 0.1:
-        conjunction = _choose(rng, CONJUNCTIONS)
+        conjunction = _choose(rng, _CONJUNCTIONS)
         second = _clause(rng)
         source = f"{source} {conjunction[0]} {second[0]}"
         target = f"{target} {conjunction[1]} {second[1]}"
@@ -145,7 +145,7 @@ def _clause(rng: random.Random) -> tuple[str, str]:
     source = [subject.source, verb[0], thing.source]
     target = [subject.target, thing.target, verb[1]]
     if rng.random() < 0.3:
-        preposition, place = _choose(rng, PREPOSITIONS), _noun_phrase(rng, PLACES, "place")
+        preposition, place = _choose(rng, _PREPOSITIONS), _noun_phrase(rng, PLACES, "place")
         source += [preposition[0], place.source]
         target = [preposition[1], place.target, *target]
     if rng.random() < 0.3:
@@ -157,15 +157,15 @@ def _clause(rng: random.Random) -> tuple[str, str]:
 
 def _noun_phrase(rng: random.Random, nouns: Sequence[Noun], case: str) -> Phrase:
     noun = _choose(rng, nouns)
-    singular, plural_word, before, after, suffix = _choose(rng, DETERMINERS)
+    singular, plural_word, before, after, suffix = _choose(rng, _DETERMINERS)
     plural = not singular or rng.random() < 0.4
     agreement = CLASS_ENDING[noun.noun_class] + ("s" if plural else "")
     source = [plural_word if plural else singular]
     target = [before] if before else []
-    number = PLURAL_SUFFIX[noun.noun_class] if plural else ""
-    target.append(noun.stem + number + suffix + CASE_SUFFIX[case])
+    number = _PLURAL_SUFFIX[noun.noun_class] if plural else ""
+    target.append(noun.stem + number + suffix + _CASE_SUFFIX[case])
     if rng.random() < 0.3:
-        adjective, stem = _choose(rng, ADJECTIVES)
+        adjective, stem = _choose(rng, _ADJECTIVES)
         source.append(adjective)
         target.append(stem + agreement)
     if after:

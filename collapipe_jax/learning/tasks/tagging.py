@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,8 +27,99 @@ from collapipe_jax.learning.tasks.records import FEATURES, OBJECTS, PARQUET, Fie
 from collapipe_jax.learning.tasks.sampling import draw_rows
 from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.learning.tasks.subwords import WordPiece, pad_rows
-from collapipe_jax.learning.tasks.tag_schemes import IOB2, is_tag, to_iob2
 from collapipe_jax.learning.tasks.task import PREDICTED, Config, ScoredSet, TaskData
+
+# Schemes of tags for entities, all of them read as IOB2.
+#
+# In IOB2 an entity begins with ``B-`` and continues with ``I-``. In IOB1 it begins with ``I-``,
+# and with ``B-`` only right behind another entity of its type. In BIOES ``E-`` ends an entity
+# of several words, and ``S-`` is one of a single word. BILOU calls these ``L-`` and ``U-``;
+# BMES has ``M-`` inside.
+#
+# Source: Tjong Kim Sang and Veenstra, Representing text chunks (1999); Ratinov and Roth, Design
+# challenges and misconceptions in named entity recognition (2009).
+
+# Letters of all schemes, and which of BIOES they are
+_LETTER = {"S": "S", "U": "S", "W": "S", "E": "E", "L": "E", "M": "I", "B": "B", "I": "I"}
+_TAG = re.compile(rf"{OUTSIDE}|[{''.join(_LETTER)}]-\S+")
+
+IOB2 = "IOB2"
+
+Sentence = Sequence[Placed[str]]
+"""Tags of a sentence, and where they stand."""
+
+
+class Reading(NamedTuple):
+    """Sentences read in a scheme."""
+
+    scheme: str
+    sentences: list[list[str]]  # tags in IOB2
+    broken: list[str]  # what the scheme does not allow, with its place
+
+
+def _is_tag(text: str) -> bool:
+    """Whether a text is a tag of any scheme."""
+    return _TAG.fullmatch(text) is not None
+
+
+def _to_iob2(sentences: Sequence[Sentence]) -> Reading:
+    """Tags of a file in IOB2, from the scheme that forbids the fewest of them."""
+    marks = {tag[0] for sentence in sentences for _, tag in sentence if _is_tag(tag)}
+    ends = "BILOU" if marks & set("LU") else "BMES" if marks & set("MW") else "BIOES"
+    schemes: list[tuple[str, Callable[[Sentence, list[str]], list[str]]]] = [(IOB2, _iob2)]
+    if marks <= set("OBI"):
+        schemes.append(("IOB1", _iob1))
+    else:
+        schemes.append((ends, _bioes))
+    readings = []
+    for name, read in schemes:
+        broken: list[str] = []
+        readings.append(Reading(name, [read(each, broken) for each in sentences], broken))
+    return min(readings, key=lambda reading: len(reading.broken))
+
+
+def _iob2(sentence: Sentence, broken: list[str]) -> list[str]:
+    previous = OUTSIDE
+    for place, tag in sentence:
+        if not re.fullmatch(r"O|[BI]-\S+", tag):
+            broken.append(f"{place} has the tag {tag!r}, which is none of O, B-type and I-type")
+        elif tag.startswith("I-") and entity_type(previous) != entity_type(tag):
+            broken.append(f"{place} has {tag} after {previous}, an entity that nothing began")
+        previous = tag
+    return [tag for _, tag in sentence]
+
+
+def _iob1(sentence: Sentence, broken: list[str]) -> list[str]:
+    found, previous = [], ""
+    for place, tag in sentence:
+        kind = entity_type(tag)
+        if not _is_tag(tag):
+            broken.append(f"{place} has the tag {tag!r}, which is none of O, B-type and I-type")
+        elif tag.startswith("B-") and kind != previous:
+            broken.append(f"{place} has {tag} behind no entity of its type")
+        found.append(f"B-{kind}" if kind and kind != previous else tag)
+        previous = kind
+    return found
+
+
+def _bioes(sentence: Sentence, broken: list[str]) -> list[str]:
+    found, inside = [], ""  # type of the entity that has not ended yet
+    for place, tag in sentence:
+        kind, letter = entity_type(tag), _LETTER.get(tag[:1], "")
+        goes_on = letter in ("I", "E")
+        if not _is_tag(tag):
+            broken.append(f"{place} has the tag {tag!r}, which is none of the scheme")
+        elif goes_on and inside != kind:
+            broken.append(f"{place} has {tag}, which continues no entity")
+        elif inside and not goes_on:
+            broken.append(f"{place} has {tag} in an entity of type {inside} without an end")
+        inside = kind if letter in ("B", "I") else ""
+        found.append(f"{'I' if goes_on else 'B'}-{kind}" if kind else tag)
+    if inside:
+        place, tag = sentence[-1]
+        broken.append(f"{place} has {tag} at the end of a sentence, an entity without an end")
+    return found
+
 
 _BLANKS = " \t\r"
 
@@ -116,7 +207,7 @@ def read_tagged_text(file: TextFile) -> list[TaggedSentence]:
     than IOB2 are converted, with a warning.
 
     Raises:
-      InputError: an unreadable file, lines of one column, tags that no scheme of ``to_iob2``
+      InputError: an unreadable file, lines of one column, tags that no scheme of ``_to_iob2``
         allows (refused, not repaired: entities would change), or a file without words.
 
     Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
@@ -138,7 +229,7 @@ def _placed(file: TextFile) -> list[Placed[TaggedSentence]]:
     with file.reading() as step:
         read = _listed_sentences if file.suffix in (OBJECTS, PARQUET) else _conll_sentences
         sentences = list(read(file, step))
-        found = to_iob2([sentence.tags for sentence in sentences])
+        found = _to_iob2([sentence.tags for sentence in sentences])
         for problem in found.broken:
             with step():
                 raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
@@ -195,7 +286,7 @@ def _is_comment(line: str, width: int) -> bool:
         return False
     columns = _columns(line)
     is_pair = re.match(r"#\s*\w.*\s=(\s|$)", line) is not None
-    return is_pair or len(columns) != width or not is_tag(columns[-1])
+    return is_pair or len(columns) != width or not _is_tag(columns[-1])
 
 
 def _columns(line: str) -> list[str]:
@@ -265,7 +356,7 @@ def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
     return 1 + types.index(statistics.mode(kinds)) if kinds else 0
 
 
-def cut_windows(
+def _cut_windows(
     wordpiece: WordPiece, sentences: Sequence[TaggedSentence], labels: Sequence[str], length: int
 ) -> ScoredSet:
     """Padded windows of all sentences, each of at most ``length`` pieces."""
@@ -329,7 +420,7 @@ class Tagging(bert.BertTask):
         length = config["task"]["source_length"]
         wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
         train, validation, test = (
-            cut_windows(wordpiece, each, sets.labels, length) if each else None
+            _cut_windows(wordpiece, each, sets.labels, length) if each else None
             for each in (sets.train, sets.validation, sets.test)
         )
         assert train is not None  # a file without a sentence is refused
@@ -387,7 +478,7 @@ class Tagging(bert.BertTask):
         ]
         # Any known tag marks where words begin.
         sentences = [TaggedSentence(each, (labels[0],) * len(each)) for each in words]
-        samples = self.prepared(cut_windows(wordpiece, sentences, labels, self.length))
+        samples = self.prepared(_cut_windows(wordpiece, sentences, labels, self.length))
         tags = word_tags(labels, samples, self.likeliest(params, samples.arrays, PREDICTED))
         rows = zip(whole, places, words, tags, strict=True)
         return [Tagged(_entities(text, at, t), w, tuple(t)) for text, at, w, t in rows]
@@ -397,7 +488,7 @@ class Tagging(bert.BertTask):
         source = TextFile("data", str(file))
         sentences = read_tagged_text(source)
         source.check_labels(_labels(source, sentences), self.data.labels)
-        samples = cut_windows(self.data.tokenizer, sentences, self.data.labels, self.length)
+        samples = _cut_windows(self.data.tokenizer, sentences, self.data.labels, self.length)
         return self.report(params, self.prepared(samples))
 
     def line(self, answer: Tagged) -> str:

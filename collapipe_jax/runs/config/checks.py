@@ -1,15 +1,23 @@
 """Checks of a configuration before anything is built from it."""
 
+import functools
+import hashlib
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
+from collapipe_jax.core.batch_axis import stack
 from collapipe_jax.core.errors import InputError, Known, Step, collect, nearest
 from collapipe_jax.core.quantity import Quantity, check_product
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.network.channel import Radio
+from collapipe_jax.edge.network.devices import Compute
 from collapipe_jax.edge.policies.client_policies import find_cut
 from collapipe_jax.edge.system import NetworksOnFile
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_parameters
@@ -17,7 +25,6 @@ from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.scores import check_installed
 from collapipe_jax.runs.config.default import DEFAULTS, KEYS, RENAMED
 from collapipe_jax.runs.config.keys import Key
-from collapipe_jax.runs.config.networks import follow_networks
 from collapipe_jax.runs.config.rules import (
     NETWORK_RULES,
     PIPELINE_RULES,
@@ -26,8 +33,9 @@ from collapipe_jax.runs.config.rules import (
     check_rules,
     task_rules,
 )
+from collapipe_jax.runs.documents import read_network
 
-REFERENCE = "docs/reference/configuration.md"
+_REFERENCE = "docs/reference/configuration.md"
 """Page with all keys."""
 
 
@@ -59,10 +67,10 @@ def check_values(
     """
     for name, value in (unknown or {}).items():
         with step():
-            raise unknown_key(name, value)
+            raise _unknown_key(name, value)
     fine = _fine_values(found, step)
     with step():
-        follow_networks(fine)
+        _follow_networks(fine)
     with step():
         _check_sizes(fine, step)
     rules = NETWORK_RULES, task_rules(), PIPELINE_RULES, TRAINING_RULES, SECURE_RULES
@@ -91,7 +99,7 @@ def typed_values(found: Mapping[str, Any]) -> tuple[dict[str, Any], NetworksOnFi
     """
     with collect() as step:
         fine = _fine_values(found, step)
-        networks = follow_networks(fine)
+        networks = _follow_networks(fine)
     return unflatten_dict(fine, sep="."), networks
 
 
@@ -103,7 +111,7 @@ def _fine_values(
     for name in found:
         if name not in keys:
             with step():
-                raise unknown_key(prefix + name, found[name])
+                raise _unknown_key(prefix + name, found[name])
     for name, key in keys.items():
         full = prefix + name
         with step():
@@ -119,7 +127,7 @@ def _fine_values(
     return fine
 
 
-def unknown_key(name: str, value: object) -> InputError:
+def _unknown_key(name: str, value: object) -> InputError:
     """The error of a key that does not exist, with its new or the nearest name."""
     if name in RENAMED:
         return InputError(name, value, "the key has another name now", f"Use {RENAMED[name]}")
@@ -127,7 +135,7 @@ def unknown_key(name: str, value: object) -> InputError:
     last = name.rpartition(".")[2]
     elsewhere = [other for other in names if other.rpartition(".")[2] == last]
     near = elsewhere[0] if elsewhere else nearest(name, names)
-    remedy = f"Did you mean {near}" if near else f"All keys are in {REFERENCE}"
+    remedy = f"Did you mean {near}" if near else f"All keys are in {_REFERENCE}"
     return InputError(name, value, "unknown key", remedy)
 
 
@@ -152,7 +160,7 @@ def _typed_value(name: str, found: Any, default: Any, quantity: Quantity) -> Any
 def _check_sizes(config: Known, step: Step) -> None:
     """Products of sizes have room in memory and in 32 bits, and a cut is of the encoder."""
     with step():
-        check_network_memory(config, step)
+        _check_network_memory(config, step)
     for name in ("training.batch", "training.rounds"):
         with step():
             names = name, "training.local_steps"
@@ -185,7 +193,7 @@ def check_array(what: str, sizes: Mapping[str, int], entries: int | None = None)
         raise InputError(key, sizes[key], problem, "Lower it")
 
 
-def check_network_memory(fine: Known, step: Step) -> None:
+def _check_network_memory(fine: Known, step: Step) -> None:
     """Refuse networks whose gains, or whose partitions, have no room."""
     sizes = {name: fine[name] for name in ("network.clusters", "network.devices")}
     nodes = fine["network.clusters"] * (fine["network.devices"] + 1)
@@ -213,3 +221,105 @@ def check_training_memory(fine: Known, step: Step) -> None:
         if fine["task.corpus"] == "synthetic" and not fine["task.train"]:
             pairs = {"task.pairs": fine["task.pairs"]}
             check_array("the corpus", pairs, pairs["task.pairs"] * _PAIR_BYTES // NUMBER_BYTES)
+
+
+# Networks on file that a configuration names, in place of drawn ones.
+
+_KEY = "network.file"
+FOLLOWING = frozenset(f"network.{name}" for name in ("clusters", "devices", "file_digest"))
+"""Keys that follow from networks on file."""
+
+
+def _follow_networks(fine: Known) -> NetworksOnFile | None:
+    """Networks on file, if any; set what follows from them in values by ``"section.key"``.
+
+    Raises:
+      InputError: if they cannot be read, or devices are to walk, whose positions no file has.
+    """
+    fine["network.file_digest"] = ""
+    if not (place := fine[_KEY]):
+        return None
+    if speed := fine["dynamics.speed_m_per_s"]:
+        problem, remedy = f"no positions are in {_KEY}", f"Give 0, or clear {_KEY}"
+        raise InputError("dynamics.speed_m_per_s", speed, problem, remedy)
+    networks, fine["network.file_digest"] = read_networks(place)
+    _, clusters, devices = networks.compute.memory_bytes.shape
+    fine |= {"network.clusters": clusters, "network.devices": devices}
+    return networks
+
+
+def read_networks(place: str) -> tuple[NetworksOnFile, str]:
+    """Read a network, or all of a folder in the order of their names, and their digest.
+
+    Clusters are padded to the devices of the largest one, see :func:`.read_network`.
+
+    Raises:
+      InputError: if there is none, one is wrong, or they differ in the number of clusters.
+    """
+    path = Path(place)
+    files = sorted(path.glob("*.json")) if os.path.isdir(path) else [path]
+    if not files:
+        problem = "a folder without *.json"
+        raise InputError(_KEY, place, problem, "Put networks there, as collapipe sample writes")
+    try:
+        digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    except (OSError, ValueError) as error:  # ValueError: no name of a file
+        problem = getattr(error, "strerror", None) or "unreadable"
+        remedy = "Name a network, or a folder of them"
+        raise InputError(_KEY, place, problem, remedy) from None
+    # Of one file this is what sha256sum shows.
+    joined = hashlib.sha256("".join(digests).encode()).hexdigest()
+    digest = joined if len(digests) > 1 else digests[0]
+    return _read_all(tuple(files), digest), digest
+
+
+@functools.lru_cache(maxsize=8)
+def _read_all(files: tuple[Path, ...], digest: str) -> NetworksOnFile:
+    """Networks of files that have this digest."""
+    problems = [_read(file) for file in files]
+    for file, problem in zip(files, problems, strict=True):
+        if problem.clusters != problems[0].clusters:
+            why = f"it has {problem.clusters} clusters, and {files[0]} has {problems[0].clusters}"
+            raise InputError(_KEY, str(file), why, "Keep networks of one number in a folder")
+    most = max(problem.devices for problem in problems)
+    for place, problem in enumerate(problems):
+        if problem.devices < most:
+            problems[place] = _read(files[place], most)
+    networks = [NetworksOnFile(radio=_radio(each), compute=_compute(each)) for each in problems]
+    if any(each.compute.receive_power_w is not None for each in networks):
+        networks = [_with_receive_power(each) for each in networks]
+    return stack(networks)
+
+
+def _radio(problem: RoundProblem) -> Radio:
+    """The radio of a document, with its gains inside clusters also among those between nodes.
+
+    Fading reads them there; in a document these entries mean nothing.
+    """
+    radio, own = problem.radio, np.arange(problem.clusters)
+    return radio.replace(cross_gain=radio.cross_gain.at[own, :, own, :].set(radio.d2d_gain))
+
+
+def _compute(problem: RoundProblem) -> Compute:
+    """Devices of a document; a control unit without a limit of memory has an infinite one."""
+    compute = problem.compute
+    if compute.control_unit_memory_bytes is not None:
+        return compute
+    unlimited = np.full(problem.clusters, np.inf, np.float32)
+    return compute.replace(control_unit_memory_bytes=unlimited)
+
+
+def _with_receive_power(network: NetworksOnFile) -> NetworksOnFile:
+    """A network whose document may lack a receive power, 0 then."""
+    compute = network.compute
+    if compute.receive_power_w is not None:
+        return network
+    return network.replace(compute=compute.replace(receive_power_w=np.zeros((), np.float32)))
+
+
+def _read(file: Path, devices: int = 0) -> RoundProblem:
+    try:
+        return read_network(file, devices)
+    except InputError as error:
+        problem = f"{error.key} = {error.value!r}: {error.problem}"
+        raise InputError(_KEY, str(file), problem, error.remedy) from None

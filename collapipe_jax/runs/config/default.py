@@ -11,19 +11,18 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.edge.control.queues import EffectiveQueueParams
-from collapipe_jax.edge.cost.divergence import Learning
+from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.cost.switching import SwitchingParams
+from collapipe_jax.edge.network.channel import DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
-from collapipe_jax.edge.network.fading import DynamicsParams
 from collapipe_jax.edge.network.mobility import MobilityParams
 from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.edge.policies.alternating import KNOBS
 from collapipe_jax.edge.policies.client_policies import SHARES
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.edge.system import ControlParams, RadioParams
-from collapipe_jax.runs.config.keys import Key, key, own_seed, section
-from collapipe_jax.runs.config.learning_keys import LEARNING_KEYS
+from collapipe_jax.runs.config.keys import LEARNING_KEYS, Key, key, own_seed, section
 
 Config = Any
 """A ConfigDict; a type checker cannot tell a section of it from a value."""

@@ -17,10 +17,10 @@ from collapipe_jax.core.errors import InputError, Known, Step, collect, under_ke
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.edge.system import EdgeSystem
+from collapipe_jax.learning.federated.aggregation import ErasureLaw
 from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
-from collapipe_jax.learning.federated.erasures import ErasureLaw
 from collapipe_jax.learning.federated.learner import Learner
-from collapipe_jax.learning.federated.optimizers import Optimizer, Optimizers, make_optimizer
+from collapipe_jax.learning.federated.optimizers import Optimizer, Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.learning.federated.privacy import (
     Account,
@@ -31,8 +31,7 @@ from collapipe_jax.learning.federated.privacy import (
     noise_multiplier_of,
     seed_words,
 )
-from collapipe_jax.learning.federated.rules import Rules
-from collapipe_jax.learning.federated.secure_mean import SecureAggregation
+from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
 from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.learning.tasks.registry import find_task
@@ -68,12 +67,12 @@ class Experiment:
     @functools.cached_property
     def account(self) -> Account | None:
         """What the run spends of privacy, if it has any."""
-        return account_of(self.config, self.cluster_indices)
+        return _account_of(self.config, self.cluster_indices)
 
     @functools.cached_property
     def learner(self) -> Learner:
         """The way of learning for the policy's decisions."""
-        privacy = privacy_rules(self.config, self.account, self.cluster_weight)
+        privacy = _privacy_rules(self.config, self.account, self.cluster_weight)
         shared = {
             "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
             "model": self.task.model,
@@ -299,7 +298,7 @@ def _build_secure_aggregation(config: Config) -> SecureAggregation | None:
     )
 
 
-def account_of(config: Any, cluster_indices: Sequence[np.ndarray]) -> Account | None:
+def _account_of(config: Any, cluster_indices: Sequence[np.ndarray]) -> Account | None:
     """What a run spends, with the noise that a target of epsilon asks for; None if all is off.
 
     Args:
@@ -331,7 +330,7 @@ def _check_unit(policy: str) -> None:
         raise InputError("privacy.unit", "example", problem, remedy)
 
 
-def privacy_rules(config: Any, account: Account | None, weight: np.ndarray) -> dict[str, Any]:
+def _privacy_rules(config: Any, account: Account | None, weight: np.ndarray) -> dict[str, Any]:
     """Fields of ``Rules`` for a run with this account, and clusters of these shares ``[N]``."""
     if account is None:
         return {}

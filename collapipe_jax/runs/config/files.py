@@ -18,10 +18,9 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.core.errors import InputError, collect, nearest
 from collapipe_jax.learning.models.published import published_keys
-from collapipe_jax.runs.config.checks import check_config
+from collapipe_jax.runs.config.checks import FOLLOWING, check_config
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.named import NAMED
-from collapipe_jax.runs.config.networks import FOLLOWING
 
 _MOST_DIVIDED = 10_000  # batch whose divisors are listed
 

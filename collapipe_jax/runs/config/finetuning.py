@@ -17,21 +17,20 @@ from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.core.seeds import seed_of
-from collapipe_jax.edge.control.budget_floors import device_budget_floor_j
+from collapipe_jax.edge.control.queues import device_budget_floor_j
+from collapipe_jax.edge.cost.computing import block_bytes
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.memory import block_bytes
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
-from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer
 from collapipe_jax.learning.tasks.classification import read_labelled_text
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.records import SUFFIXES
 from collapipe_jax.learning.tasks.registry import find_task
-from collapipe_jax.learning.tasks.subwords import WordPiece
+from collapipe_jax.learning.tasks.subwords import ByteTokenizer, WordPiece
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
 from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.files import read_values

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from collapipe_jax.core.errors import InputError, Known, Step
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.learning.federated import privacy as accountant
-from collapipe_jax.learning.federated.secure_mean import LEAST_ANSWERS
+from collapipe_jax.learning.federated.secure_aggregation import LEAST_ANSWERS
 from collapipe_jax.learning.tasks.registry import TASKS, find_task
 from collapipe_jax.runs.config.default import DEFAULTS
 

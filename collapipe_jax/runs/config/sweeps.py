@@ -255,7 +255,7 @@ def _read_point(
     config = read_config(path, {**overrides, **keys})
     if LOCAL_STEPS not in keys:
         return config
-    scaled = with_local_steps(read_base(), config.training.local_steps)
+    scaled = _with_local_steps(read_base(), config.training.local_steps)
     return read_config(path, {**overrides, **scaled, **keys})
 
 
@@ -296,20 +296,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-BUDGETS = ("control.control_unit_budget_j", "control.device_budget_j")
+_BUDGETS = ("control.control_unit_budget_j", "control.device_budget_j")
 LOCAL_STEPS = "training.local_steps"
 
 
-def with_local_steps(config: Config, count: int) -> dict[str, Any]:
+def _with_local_steps(config: Config, count: int) -> dict[str, Any]:
     """Overrides that set the number of local steps, and the budgets in proportion.
 
     Under fixed budgets nobody could pay for the computing of more steps.
 
     Example:
       >>> import collapipe_jax as cp
-      >>> with_local_steps(cp.read_config("paper"), 8)["control.device_budget_j"]
+      >>> _with_local_steps(cp.read_config("paper"), 8)["control.device_budget_j"]
       960.0
     """
     factor = count / config.training.local_steps
-    scaled = {key: factor * config.control[key.removeprefix("control.")] for key in BUDGETS}
+    scaled = {key: factor * config.control[key.removeprefix("control.")] for key in _BUDGETS}
     return {LOCAL_STEPS: count, **scaled}

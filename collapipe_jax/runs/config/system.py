@@ -10,20 +10,21 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, InputWarning
-from collapipe_jax.core.quantity import Struct, quantities
+from collapipe_jax.core.quantity import Struct, linear_name, quantities, to_linear
 from collapipe_jax.core.seeds import seed_of
-from collapipe_jax.core.units import linear_name, to_linear
-from collapipe_jax.edge.control.budget_floors import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.edge.control.queues import EffectiveQueueParams
-from collapipe_jax.edge.cost.divergence import Learning, local_steps_drift
+from collapipe_jax.edge.control.queues import (
+    EffectiveQueueParams,
+    control_unit_floor_j,
+    device_budget_floor_j,
+)
+from collapipe_jax.edge.cost.convergence import Learning, local_steps_drift
 from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.cost.switching import SwitchingParams
 from collapipe_jax.edge.cost.workload import ModelEnds, Workload
-from collapipe_jax.edge.network.channel import RADIO_LAWS
+from collapipe_jax.edge.network.channel import RADIO_LAWS, DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
-from collapipe_jax.edge.network.fading import DynamicsParams
 from collapipe_jax.edge.network.mobility import MobilityParams
 from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.edge.system import (
@@ -34,8 +35,7 @@ from collapipe_jax.edge.system import (
     SystemParams,
     sample_system,
 )
-from collapipe_jax.learning.federated.optimizers import OPTIMIZERS
-from collapipe_jax.learning.federated.rules import bytes_held, numbers_sent
+from collapipe_jax.learning.federated.optimizers import OPTIMIZERS, bytes_held, numbers_sent
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_counts
 from collapipe_jax.learning.tasks.registry import find_task

@@ -3,63 +3,83 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
+from matplotlib.figure import Figure
+
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures import (
-    constants,
-    constraints,
-    gantt,
-    gantt_clients,
-    latency,
-    map,
-    memory,
-    policies,
-    progress,
-    queues,
-    race,
-    reduction,
-    style,
-    sweep,
-    training_sweep,
+from collapipe_jax.runs.figures import style
+from collapipe_jax.runs.figures.comparison import can_reduce, draw_policies, draw_reduction
+from collapipe_jax.runs.figures.gantt import (
+    draw_gantt,
+    draw_gantt_clients,
+    has_clients,
+    runs_pipeline,
 )
-from collapipe_jax.runs.results.checkpoints import RunRecord, load_run
-from collapipe_jax.runs.results.datasets import open_results
+from collapipe_jax.runs.figures.limits import draw_constraints, draw_memory, draw_queues
+from collapipe_jax.runs.figures.sweep import draw_map, draw_sweeps
+from collapipe_jax.runs.figures.training import (
+    draw_constants,
+    draw_latency,
+    draw_progress,
+    draw_race,
+    draw_training_sweep,
+    has_estimates,
+)
+from collapipe_jax.runs.results.checkpoints import Run, RunRecord, load_race, load_run
 from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.realisations import load_map, load_realisations, load_sweep
-from collapipe_jax.runs.results.studies import Run, load_race
+from collapipe_jax.runs.results.store import open_results
 from collapipe_jax.runs.studies.comparison import OURS
+
+
+class Drawing(NamedTuple):
+    """A figure by its name."""
+
+    name: str
+    # Maps the data of a folder to a figure, or to several by their names
+    draw: Callable[..., Figure | dict[str, Figure]]
+    describe: Callable[[Any], Sequence[str]] | None = None  # lines to print beside it
+    options: tuple[str, ...] = ()  # of the command line, which ``draw`` takes
 
 
 class Kind(NamedTuple):
     """A kind of folder that figures are drawn from."""
 
     load: Callable[[str], Any]  # reads a workdir
-    modules: tuple[ModuleType, ...]  # its figures
+    drawings: tuple[Drawing, ...]
     file: str = ""  # name of a file that only such folders have; empty: config.json names the kind
     several: bool = False  # whether several folders are drawn together
 
 
+LATENCY = Drawing("latency", draw_latency)
+PROGRESS = Drawing("progress", draw_progress)
+QUEUES = Drawing("queues", draw_queues)
+CONSTANTS = Drawing("constants", draw_constants)
+GANTT = Drawing("gantt", draw_gantt, options=("round", "cluster"))
+_GANTT_CLIENTS = Drawing("gantt_clients", draw_gantt_clients, options=("round",))
+_REDUCTION = Drawing("reduction", draw_reduction)
+_RACE = Drawing("race", draw_race)
+
 KINDS: dict[str, Kind] = {
     "run": Kind(
-        load_run, (progress, latency, queues, constants, gantt, gantt_clients), several=True
+        load_run, (PROGRESS, LATENCY, QUEUES, CONSTANTS, GANTT, _GANTT_CLIENTS), several=True
     ),
     "compare": Kind(
         partial(load_realisations, experiment="compare"),
-        (policies, memory, constraints, reduction),
+        (
+            Drawing("policies", draw_policies),
+            Drawing("memory", draw_memory),
+            Drawing("constraints", draw_constraints),
+            _REDUCTION,
+        ),
     ),
-    "race": Kind(load_race, (race,), several=True),
-    "sweep": Kind(load_sweep, (sweep,)),
-    "map": Kind(load_map, (map,)),
-    "train": Kind(open_results, (training_sweep,)),
+    "race": Kind(load_race, (_RACE,), several=True),
+    "sweep": Kind(load_sweep, (Drawing("sweep", draw_sweeps),)),
+    "map": Kind(load_map, (Drawing("map", draw_map),)),
+    "train": Kind(open_results, (Drawing("training_sweep", draw_training_sweep),)),
 }
 """Kinds of folders by the experiment that writes them; ``run`` is a training run."""
-
-
-def figure_name(module: ModuleType) -> str:
-    """Name of a figure, that of its module."""
-    return module.__name__.rpartition(".")[2]
 
 
 def kind_of(workdir: str | Path, kinds: Mapping[str, Kind] = KINDS) -> str:
@@ -79,14 +99,14 @@ def kind_of(workdir: str | Path, kinds: Mapping[str, Kind] = KINDS) -> str:
 
 
 def draw_figure(
-    module: ModuleType,
+    drawing: Drawing,
     kind: Kind,
     workdirs: Sequence[str],
     folder: Path,
     **options: int,
 ) -> list[Path]:
     """Draw and write one figure; the options are those of its ``draw``."""
-    return _save([module], _load(kind, workdirs), folder, **options)
+    return _save([drawing], _load(kind, workdirs), folder, **options)
 
 
 def draw_folders(
@@ -95,15 +115,15 @@ def draw_folders(
     """Draw and write every figure of training runs, the scores of races, or one other folder."""
     name, *others = {kind_of(workdir, kinds) for workdir in workdirs}
     kind = kinds[name]._replace(several=kinds[name].several and not others)
-    data, modules = _load(kind, workdirs), kind.modules
+    data, drawings = _load(kind, workdirs), kind.drawings
     if name == "run":
         return draw_runs(data, folder)
     if name == "race" and len(data) == 1:
-        return draw_race(data[0], folder)
-    if name == "compare" and not reduction.can_reduce(data):
+        return _draw_runs_of_race(data[0], folder)
+    if name == "compare" and not can_reduce(data):
         print(f"no reduction: the comparison lacks {OURS}, or has nothing else")
-        modules = modules[:-1]
-    return _save(modules, data, folder)
+        drawings = tuple(one for one in drawings if one is not _REDUCTION)
+    return _save(drawings, data, folder)
 
 
 def _load(kind: Kind, workdirs: Sequence[str]) -> Any:
@@ -116,39 +136,35 @@ def _load(kind: Kind, workdirs: Sequence[str]) -> Any:
     return kind.load(workdirs[0])
 
 
-def _save(
-    modules: Sequence[ModuleType], data: Any, folder: str | Path, **options: int
-) -> list[Path]:
-    """Draw and write figures under the names of their modules."""
+def _save(drawings: Sequence[Drawing], data: Any, folder: str | Path, **options: int) -> list[Path]:
+    """Draw and write figures under their names."""
     paths = []
-    for module in modules:
-        if hasattr(module, "draw_several"):
-            figures = module.draw_several(data)
-        else:
-            figures = {figure_name(module): module.draw(data, **options)}
+    for drawing in drawings:
+        drawn = drawing.draw(data, **options)
+        figures = drawn if isinstance(drawn, dict) else {drawing.name: drawn}
         for name, figure in figures.items():
             paths += style.save(figure, folder, name)
-        if hasattr(module, "describe"):
-            print(*module.describe(data), sep="\n")
+        if drawing.describe:
+            print(*drawing.describe(data), sep="\n")
     return paths
 
 
 def draw_runs(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     """Draw and write every figure of runs, each of those that have what it shows."""
-    paths = _save([progress, latency, queues], records, folder)
-    if estimated := [record for record in records if constants.has_estimates(record)]:
-        paths += _save([constants], estimated, folder)
+    paths = _save([PROGRESS, LATENCY, QUEUES], records, folder)
+    if estimated := [record for record in records if has_estimates(record)]:
+        paths += _save([CONSTANTS], estimated, folder)
     for record, label in zip(records, style.run_labels(records), strict=True):
         name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
-        if gantt.runs_pipeline(record).any() and record.duplex == "full":
-            paths += style.save(gantt.draw([record]), folder, name)
-        elif gantt_clients.has_clients(record):
-            paths += style.save(gantt_clients.draw([record]), folder, name)
+        if runs_pipeline(record).any() and record.duplex == "full":
+            paths += style.save(draw_gantt([record]), folder, name)
+        elif has_clients(record):
+            paths += style.save(draw_gantt_clients([record]), folder, name)
     return paths
 
 
-def draw_race(runs: Sequence[Run], folder: str | Path) -> list[Path]:
+def _draw_runs_of_race(runs: Sequence[Run], folder: str | Path) -> list[Path]:
     """Draw and write every figure of a race: its runs with one seed, and the scores of all."""
     first = [run.record for run in runs if run.seed == runs[0].seed]
     paths = draw_runs(first, folder)
-    return paths + (_save([race], [runs], folder) if len(first) < len(runs) else [])
+    return paths + (_save([_RACE], [runs], folder) if len(first) < len(runs) else [])

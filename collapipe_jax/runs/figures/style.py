@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from collapipe_jax.core.units import unit_of, without_unit
+from collapipe_jax.core.quantity import unit_of, without_unit
 from collapipe_jax.runs.results.checkpoints import RunRecord
 
 COLUMN_WIDTH_IN = 3.5

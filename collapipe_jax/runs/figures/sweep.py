@@ -10,21 +10,22 @@ have names has a row for each. A sweep of several axes has a figure along the fi
 of the others; seeds are more networks.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import horizon, only_runnable, separate_rows
-from collapipe_jax.runs.results.limits import runnable
-from collapipe_jax.runs.results.realisations import Line, Realisations
-from collapipe_jax.runs.studies.comparison import round_means
+from collapipe_jax.runs.results.realisations import Line, Realisations, runnable
+from collapipe_jax.runs.studies.comparison import margin_text, round_means
 
-STATISTICS = {"median": median_estimate, "mean": mean_estimate}
+_STATISTICS = {"median": median_estimate, "mean": mean_estimate}
 NAMED_METRICS = ("latency_s", "compute_latency_s", "energy_j", "device_memory_bytes")
 """Panels where the points have names."""
 _LABELS = {
@@ -51,14 +52,14 @@ class Panel(NamedTuple):
         return np.concatenate([part for one in self.estimates.values() for part in one[::2]])
 
 
-def sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, Panel]:
-    """Panels by metric, latency first, of a key of ``STATISTICS``."""
+def _sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, Panel]:
+    """Panels by metric, latency first, of a key of ``_STATISTICS``."""
     means = [round_means(point) for point in points]
     panels = {}
     for metric, label in _LABELS.items():
         estimates = {}
         for name in means[0]:
-            parts = [STATISTICS[statistic](point[name][metric]) for point in means]
+            parts = [_STATISTICS[statistic](point[name][metric]) for point in means]
             estimates[name] = Estimate(*map(np.stack, zip(*parts, strict=True)))
         panels[metric] = Panel(label, estimates)
     memory = panels["device_memory_bytes"]
@@ -80,10 +81,10 @@ def _runnable_points(result: Line) -> list[Realisations]:
 
 
 @style.styled
-def draw(result: Line, statistic: str = "median") -> Figure:
-    """Draw latency at the left and, smaller, the other amounts; by a key of ``STATISTICS``."""
+def draw_sweep(result: Line, statistic: str = "median") -> Figure:
+    """Draw latency at the left and, smaller, the other amounts; by a key of ``_STATISTICS``."""
     points, named = _runnable_points(result), isinstance(result.values[0], str)
-    panels = sweep_panels(points, statistic)
+    panels = _sweep_panels(points, statistic)
     figure = (_draw_named if named else _draw_values)(result, panels)
     fullest = max(points, key=lambda point: len(point.networks["can_run"]))
     title = f"{statistic} over {horizon(fullest)}"
@@ -107,7 +108,7 @@ def _draw_values(result: Line, panels: dict[str, Panel]) -> Figure:
     return figure
 
 
-def is_log(result: Line) -> bool:
+def _is_log(result: Line) -> bool:
     """Whether the axis of the swept values is logarithmic."""
     return result.log and min(result.values) > 0
 
@@ -120,10 +121,10 @@ def _offsets(policies: int) -> np.ndarray:
 def side_by_side(result: Line, policies: int) -> np.ndarray:
     """Places of the points of every policy, around the values, ``[policies, points]``."""
     values = np.array(result.values, np.float64)
-    place = np.log(values) if is_log(result) else values
+    place = np.log(values) if _is_log(result) else values
     gap = np.diff(np.sort(place)).min() if place.size > 1 else np.log(2.0)
     places = place + _SPREAD * gap * _offsets(policies)[:, None]
-    return np.exp(places) if is_log(result) else places
+    return np.exp(places) if _is_log(result) else places
 
 
 def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
@@ -141,7 +142,7 @@ def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
 
 def _swept_axis(axes: Axes, result: Line, labelled: bool) -> None:
     """Scale and ticks of what is swept; its unit where it has one."""
-    if is_log(result):
+    if _is_log(result):
         axes.set_xscale("log")
     label, texts, scale = style.axis_texts(result.axis, result.values)
     if result.axis.rstrip().endswith("]"):  # a label of the user's, with its unit
@@ -188,10 +189,92 @@ def _rows(axes: Axes, panel: Panel) -> None:
         axes.plot(each.value, rows, clip_on=False, **style.alone(looks[name]))
 
 
-def draw_several(lines: Sequence[Line]) -> dict[str, Figure]:
+def draw_sweeps(lines: Sequence[Line]) -> dict[str, Figure]:
     """Both figures of every line, by the names of their files."""
     figures = {}
     for index, line in enumerate(lines):
         number = f"_{index + 1}" if len(lines) > 1 else ""
-        figures |= {f"sweep{number}": draw(line), f"sweep_mean{number}": draw(line, "mean")}
+        figures |= {
+            f"sweep{number}": draw_sweep(line),
+            f"sweep_mean{number}": draw_sweep(line, "mean"),
+        }
     return figures
+
+
+# Who wins where: a plane of two keys, a cell for every pair of values.
+#
+# A cell has the colour and the name of its winner, and what the winner saves of the latency of
+# the runner-up. Lines separate regions of different winners, so that a grey print reads as
+# well.
+
+_ROW_IN = 0.52
+_NARROW = 3  # most columns of a figure of one column's width
+_NAME_CHARACTERS = 13  # in a line
+_PALE = (0.6, 0.75, 0.88)  # shares of white in cells of policies that have one colour
+
+
+@style.styled
+def draw_map(summary: Mapping[str, Any]) -> Figure:
+    """Draw the plane of a map's summary."""
+    columns, rows = len(summary["x_values"]), len(summary["y_values"])
+    cells = np.reshape(np.array(summary["cells"], object), (rows, columns))
+    wide = columns > _NARROW
+    width_in = style.DOUBLE_WIDTH_IN if wide else style.COLUMN_WIDTH_IN
+    figure = style.new_figure(width_in, 1.2 + _ROW_IN * rows)
+    axes = figure.add_subplot()
+    axes.set_title(_title(summary, 115 if wide else 50), loc="left", fontsize=7)
+    winners = [[cell["winner"] for cell in row] for row in cells]
+    colors = cell_colors(sorted({name for row in winners for name in row if name}))
+    image = [[colors.get(name, (1.0, 1.0, 1.0)) for name in row] for row in winners]
+    axes.imshow(image, aspect="auto", origin="lower")
+    for (row, column), cell in np.ndenumerate(cells):
+        axes.text(column, row, _cell_text(cell), ha="center", va="center", fontsize=7)
+    _separate(axes, winners)
+    for which, values in (("x", summary["x_values"]), ("y", summary["y_values"])):
+        label, texts, _ = style.axis_texts(summary[which], values)
+        axes.set(**{f"{which}label": label, f"{which}ticks": range(len(values))})
+        axes.set(**{f"{which}ticklabels": texts})
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    return figure
+
+
+def _title(summary: Mapping[str, Any], characters: int) -> str:
+    """What a cell shows, in lines of at most some characters."""
+    text = (
+        f"Lowest median latency ({summary['realisations']} networks, {summary['rounds']} rounds) "
+        "among policies that are over a limit of memory, energy or divergence in at most "
+        f"{100 * summary['tolerance']:g} % of networks. First number: saving of the median over "
+        "that of the runner-up (~: the 95 % interval includes 0; alone: no runner-up). Second: "
+        "networks in which the winner is the faster of the two."
+    )
+    return textwrap.fill(text, characters)
+
+
+def cell_colors(names: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """Pale colours of policies, as RGB; those that share a colour differ in lightness."""
+    colors, seen = {}, {}
+    for name, look in style.policy_looks(names).items():
+        turn = seen.get(look["color"], 0)
+        seen[look["color"]] = turn + 1
+        white = _PALE[turn % len(_PALE)]
+        colors[name] = tuple(white + (1.0 - white) * np.array(to_rgb(look["color"])))
+    return colors
+
+
+def _cell_text(cell: Mapping[str, Any]) -> str:
+    """Winner and margin, long names in two lines."""
+    if cell["winner"] is None:
+        return "nobody"
+    name = textwrap.fill(style.policy_label(cell["winner"]), _NAME_CHARACTERS)
+    return f"{name}\n{margin_text(cell)}"
+
+
+def _separate(axes: Axes, winners: Sequence[Sequence[str | None]]) -> None:
+    """Lines between neighbours of different winners."""
+    names = np.array(winners, object)
+    line = {"color": style.BLACK, "linewidth": 1.0}
+    for row, column in np.argwhere(names[:, 1:] != names[:, :-1]):
+        axes.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], **line)
+    for row, column in np.argwhere(names[1:] != names[:-1]):
+        axes.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, **line)

@@ -19,7 +19,7 @@ from flax import struct
 from jax.typing import ArrayLike
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import read_object, write_sealed
+from collapipe_jax.core.files import read_object, write_sealed
 from collapipe_jax.runs.results.workdir import damaged_config, open_workdir, wrong_workdir
 
 if TYPE_CHECKING:

@@ -9,8 +9,14 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import is_partial, read_object, sealed, write_new_text, write_text
-from collapipe_jax.core.io.lock import is_lock
+from collapipe_jax.core.files import (
+    is_lock,
+    is_partial,
+    read_object,
+    sealed,
+    write_new_text,
+    write_text,
+)
 
 _CONFIG = "config.json"
 

@@ -8,13 +8,22 @@ import jax
 import numpy as np
 from jax import Array
 
-from collapipe_jax.core.statistics import mean_interval, median_estimate, reduction_percent
+from collapipe_jax.core.statistics import (
+    mean_interval,
+    median_estimate,
+    median_reduction,
+    reduction_percent,
+)
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.environment import reset
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.results.experiment import Variable
-from collapipe_jax.runs.results.limits import DIVERGENCE_LIMIT, ENERGY_LIMIT, runnable
-from collapipe_jax.runs.results.realisations import Realisations
+from collapipe_jax.runs.results.realisations import (
+    DIVERGENCE_LIMIT,
+    ENERGY_LIMIT,
+    Realisations,
+    runnable,
+)
 from collapipe_jax.runs.studies.montecarlo import stack
 
 METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
@@ -75,7 +84,7 @@ def round_means(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
     return means
 
 
-def broken_limits(
+def _broken_limits(
     result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]], policy: str
 ) -> dict[str, np.ndarray]:
     """Networks in which a policy breaks a limit, by limit, booleans ``[R]``.
@@ -100,17 +109,17 @@ def _policy_summary(
     result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]], policy: str
 ) -> dict[str, Any]:
     values, own = result.policies[policy], means[policy]
-    summary: dict[str, Any] = {name: with_median(own[name]) for name in METRICS}
+    summary: dict[str, Any] = {name: _with_median(own[name]) for name in METRICS}
     for name in ("participation", "active_devices", "micro_batches", "loss_probability"):
-        summary[name] = with_median(values[name].mean(axis=1))
+        summary[name] = _with_median(values[name].mean(axis=1))
     held = values["blocks_held"].astype(np.float64)  # nodes that took part, by their blocks
     with np.errstate(invalid="ignore"):
-        summary["blocks"] = with_median(held @ np.arange(held.shape[1]) / held.sum(axis=1))
+        summary["blocks"] = _with_median(held @ np.arange(held.shape[1]) / held.sum(axis=1))
     energy, divergence = _energy_over_budget(result, policy), own["divergence_over_target"]
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 
 
-def with_median(values: np.ndarray) -> dict[str, Any]:
+def _with_median(values: np.ndarray) -> dict[str, Any]:
     """Mean with the half width of its interval; median with the ends of its own, both of 95 %."""
     median, low, high = median_estimate(values) if values.size else (np.nan,) * 3
     ends = [known(low), known(high)]
@@ -149,9 +158,77 @@ def _violations(
 def _reductions(means: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
     return {
         metric: {
-            name: with_median(reduction_percent(means[OURS][metric], other[metric]))
+            name: _with_median(reduction_percent(means[OURS][metric], other[metric]))
             for name, other in means.items()
             if name != OURS
         }
         for metric in METRICS
     }
+
+
+# Who has the lowest latency among the policies that keep the limits.
+
+
+def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:
+    """The winner of a comparison and its lead, as plain values for a JSON file.
+
+    A policy qualifies if the share of networks where it breaks a limit of
+    :func:`.broken_limits` is at most ``tolerance``, its mean participation is at least 1 less
+    ``tolerance``, and its median latency is finite. The winner has the lowest median, the
+    runner-up the second lowest. ``margin_percent`` is by how much, with a bootstrap interval;
+    ``faster_share`` is the share of networks in which the winner has the lower latency of the
+    two. Networks in which no cluster can run are left out.
+    """
+    kept = runnable(result.networks)
+    found = {"networks": int(kept.sum()), "networks_left_out": int((~kept).sum())}
+    result = result.only(kept)
+    means = round_means(result)
+    policies = {name: _describe(result, means, name, tolerance) for name in means if kept.any()}
+    able = [name for name, policy in policies.items() if policy["qualifies"]]
+    ranked = sorted(able, key=lambda name: policies[name]["latency_s"]["median"])
+    winner, runner_up = [*ranked, None, None][:2]
+    own = {"winner": winner, "runner_up": runner_up, "margin_percent": None, "faster_share": None}
+    if winner is not None and runner_up is not None:
+        ours, other = means[winner]["latency_s"], means[runner_up]["latency_s"]
+        own |= {
+            "margin_percent": _margin(ours, other),
+            "faster_share": np.mean(ours < other).item(),
+        }
+    return {**found, **own, "policies": policies}
+
+
+def _margin(ours: np.ndarray, other: np.ndarray) -> dict[str, Any]:
+    """Saving of the median with the ends of its interval; None where infinite."""
+    value, *ends = map(known, median_reduction(ours, other))
+    return {"value": value, "ci95": ends}
+
+
+def _describe(
+    result: Realisations,
+    means: Mapping[str, Mapping[str, np.ndarray]],
+    policy: str,
+    tolerance: float,
+) -> dict[str, Any]:
+    """Latency and limits of one policy, and whether it qualifies."""
+    broken = _broken_limits(result, means, policy)
+    over = {name: float(networks.mean()) for name, networks in broken.items()}
+    over["any"] = float(np.any(list(broken.values()), axis=0).mean())
+    part = float(result.policies[policy]["participation"].mean())
+    latency = _with_median(means[policy]["latency_s"])
+    qualifies = over["any"] <= tolerance and part >= 1.0 - tolerance
+    return {
+        "latency_s": latency,
+        "networks_over": over,
+        "participation": part,
+        "qualifies": qualifies and latency["median"] is not None,
+    }
+
+
+def margin_text(cell: Mapping[str, Any]) -> str:
+    """Margin of a winner, after a ~ where it is not decided, and in which share of networks."""
+    margin = cell["margin_percent"]
+    if margin is None:
+        return "alone"
+    value = "?" if margin["value"] is None else f"{margin['value']:.0f}"
+    sign = "" if (margin["ci95"][0] or 0.0) > 0.0 else "~"
+    return f"{sign}{value} %, {100 * cell['faster_share']:.0f} %"

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 from rich.console import Console
 
+from collapipe_jax.core.console import track
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.progress import track
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.core.stopping import stop_between_steps
 from collapipe_jax.edge.environment import SystemRound, reset, simulate
@@ -30,7 +30,7 @@ from collapipe_jax.runs.results.store import WHOLE, Place, Shard
 
 _MOST_CHUNKS = 100_000
 
-Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
+_Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
 """What is kept of a network and its history: a pure function that returns arrays by name."""
 
 
@@ -49,7 +49,7 @@ def realisation_keys(seed: int, realisations: int) -> Array:
     return jax.vmap(fold)(jnp.arange(realisations))
 
 
-def chunk_rows(start: int, chunk: int, realisations: int) -> Array:
+def _chunk_rows(start: int, chunk: int, realisations: int) -> Array:
     """Rows of a chunk, ``[chunk]``; the last one repeated, so that all are of one shape."""
     return jnp.minimum(jnp.arange(start, start + chunk), realisations - 1)
 
@@ -73,7 +73,7 @@ def simulate_reduced(
     *,
     policy: Callable,
     rounds: int,
-    reduce: Reducer,
+    reduce: _Reducer,
 ) -> dict[str, Variable]:
     """Simulate realisations, and reduce each, to arrays ``[R, ...]``.
 
@@ -130,7 +130,7 @@ def run_policies(
     results: Results,
     params: Sequence[SystemParams],
     networks: Networks,
-    reduce: Reducer,
+    reduce: _Reducer,
     console: Console,
     shard: Shard = WHOLE,
 ) -> int:
@@ -176,7 +176,7 @@ class Work(NamedTuple):
 
 
 def run_parts(
-    results: Results, parts: Mapping[str, Work], reduce: Reducer, console: Console
+    results: Results, parts: Mapping[str, Work], reduce: _Reducer, console: Console
 ) -> None:
     """Simulate parts, by name, that are not on file: a chunk on every device at a time.
 
@@ -213,7 +213,7 @@ def run_parts(
         raise stop.kind(f"{done}; the same command goes on")
 
 
-def _simulate(work: Work, rounds: int, reduce: Reducer, device: Any) -> dict[str, Variable]:
+def _simulate(work: Work, rounds: int, reduce: _Reducer, device: Any) -> dict[str, Variable]:
     """A part on a device, without what fills up the last chunk."""
     inputs = jax.device_put((*_draws(work.config, work.place), *work.setup[1:]), device)
     policy = work.setup.policy
@@ -223,7 +223,7 @@ def _simulate(work: Work, rounds: int, reduce: Reducer, device: Any) -> dict[str
 
 def _draws(config: Mapping[str, Any], place: Place) -> tuple[Array, Array]:
     """Keys and numbers of the realisations of a chunk."""
-    rows = chunk_rows(place.start, place.chunk, place.realisations)
+    rows = _chunk_rows(place.start, place.chunk, place.realisations)
     return realisation_keys(seed_of(config, "network"), place.realisations)[rows], rows
 
 

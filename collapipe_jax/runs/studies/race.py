@@ -13,18 +13,18 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError, TrainingError
-from collapipe_jax.core.io.lock import own_share
+from collapipe_jax.core.files import own_share
+from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.core.statistics import interval_text, mean_interval
-from collapipe_jax.core.tables import make_table
-from collapipe_jax.core.units import bytes_to_mib
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.learning.tasks.task import FINAL_SCORES
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.experiment import Experiment, at_rate, build_experiment
+from collapipe_jax.runs.results.checkpoints import Run, load_entry, save_race
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.store import WHOLE, Shard
-from collapipe_jax.runs.results.studies import Run, load_entry, save_race
 from collapipe_jax.runs.training.loop import train_together
 from collapipe_jax.runs.training.network_ahead import round_latencies_s
 from collapipe_jax.runs.training.ongoing_run import BREAKDOWN

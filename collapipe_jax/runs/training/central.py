@@ -14,16 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from collapipe_jax.core.progress import track
-from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.core.console import track
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.learning.federated.rules import Rules
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch
 from collapipe_jax.runs.config.experiment import Experiment
-from collapipe_jax.runs.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds, Rounds
+from collapipe_jax.runs.training.learning_rounds import (
+    ROUNDS_PER_CALL,
+    LearningRounds,
+    Rounds,
+    central_keys,
+    round_batches,
+)
 from collapipe_jax.runs.training.ongoing_run import initial_run_state, learning_place
-from collapipe_jax.runs.training.samples import central_keys, round_batches
 
 
 class CentralRun(NamedTuple):

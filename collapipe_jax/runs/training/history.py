@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from collapipe_jax.core.io.atomic import append_line, finite
+from collapipe_jax.core.files import append_line, finite
 from collapipe_jax.core.quantity import quantities
 from collapipe_jax.edge.cost.round_cost import RoundCost
 from collapipe_jax.edge.environment import SystemRound

@@ -18,18 +18,23 @@ from rich.console import Console
 
 from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.compilation import cores
+from collapipe_jax.core.console import progress
 from collapipe_jax.core.errors import InputError, TrainingError
-from collapipe_jax.core.progress import progress
 from collapipe_jax.core.stopping import Stop, stop_between_steps
 from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
-from collapipe_jax.learning.federated.learner import Learner
-from collapipe_jax.learning.federated.placement import device_mesh
+from collapipe_jax.learning.federated.learner import Learner, device_mesh
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.training.history import count_tokens, log_speed
-from collapipe_jax.runs.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds, Rounds
+from collapipe_jax.runs.training.learning_rounds import (
+    ROUNDS_PER_CALL,
+    LearningRounds,
+    Rounds,
+    learning_keys,
+    round_batches,
+)
 from collapipe_jax.runs.training.network_ahead import NetworkAhead, NetworkRound, cpus
 from collapipe_jax.runs.training.ongoing_run import (
     OngoingRun,
@@ -38,7 +43,6 @@ from collapipe_jax.runs.training.ongoing_run import (
     learning_place,
     stage_mesh,
 )
-from collapipe_jax.runs.training.samples import learning_keys, round_batches
 
 _REMEDY = "Lower the learning rates or training.clip_norm, in another workdir"
 _CALL_S = 2.0  # longest call of several rounds, so that progress and interrupts are not late
@@ -134,7 +138,7 @@ def _train_group(
         # A single part stays in this thread, where an interrupt that does not wait ends it.
         each = pool.map if len(parts) > 1 else map
         with (
-            stop_between_rounds() as stop,
+            _stop_between_rounds() as stop,
             progress(shown, "rounds", total, sum(run.done for run in runs), "compiling") as advance,
         ):
 
@@ -289,7 +293,7 @@ def _program(experiment: Experiment) -> Hashable:
     return structure, shapes, network, sizes
 
 
-def stop_between_rounds() -> contextlib.AbstractContextManager[Stop]:
+def _stop_between_rounds() -> contextlib.AbstractContextManager[Stop]:
     """As :func:`stop_between_steps`; one of several hosts is interrupted at once as ever."""
     if jax.process_count() > 1:
         return contextlib.nullcontext(Stop())

@@ -24,9 +24,9 @@ from collapipe_jax.edge.environment import (
 from collapipe_jax.edge.policies.registry import Policy
 from collapipe_jax.edge.system import EdgeSystem
 from collapipe_jax.runs.config.experiment import Experiment
-from collapipe_jax.runs.training.samples import network_keys, run_key
+from collapipe_jax.runs.training.learning_rounds import network_keys, run_key
 
-WINDOW = 16
+_WINDOW = 16
 """Rounds that are decided in one call."""
 
 NetworkRound = tuple[SystemState, SystemRound]
@@ -101,7 +101,7 @@ class NetworkAhead:
 
     def _decide(self, places: Sequence[int], systems: EdgeSystem, short: Sequence[int]) -> None:
         """Decide a window of the runs that are short, among those of one program."""
-        counts = np.array([WINDOW if one in short else 0 for one in places])
+        counts = np.array([_WINDOW if one in short else 0 for one in places])
         inputs = self._inputs(places, counts)
         policy = self._experiments[places[0]].policy
         found = jax.device_get(_decide_window(systems, *inputs, policy=policy))
@@ -115,7 +115,7 @@ class NetworkAhead:
     def _inputs(self, places: Sequence[int], counts: np.ndarray) -> tuple:
         """States, keys and numbers of the next rounds, as of :func:`_decide_window`."""
         keys = [
-            network_keys(self._experiments[one], self._decided[one] + np.arange(WINDOW))
+            network_keys(self._experiments[one], self._decided[one] + np.arange(_WINDOW))
             for one in places
         ]
         states = stack([self._states[one] for one in places])

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, InputWarning
-from collapipe_jax.core.io.atomic import (
+from collapipe_jax.core.files import (
+    alone,
     append_line,
     read_object,
     remove_partials,
@@ -24,7 +25,6 @@ from collapipe_jax.core.io.atomic import (
     write_sealed,
     write_text,
 )
-from collapipe_jax.core.io.lock import alone
 from collapipe_jax.edge.environment import SystemState
 from collapipe_jax.learning.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.learning.federated.learner import LearningReport
@@ -36,7 +36,7 @@ from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.results.checkpoints import Checkpoints, RunRecord, load_run
 from collapipe_jax.runs.results.experiment import read_settings
-from collapipe_jax.runs.results.limits import warn_of_run
+from collapipe_jax.runs.results.realisations import warn_of_run
 from collapipe_jax.runs.results.workdir import added_rounds, make_workdir, open_workdir
 from collapipe_jax.runs.training.history import (
     History,
@@ -48,8 +48,8 @@ from collapipe_jax.runs.training.history import (
     summarise,
     untrained_rounds,
 )
+from collapipe_jax.runs.training.learning_rounds import estimate_batches, run_key
 from collapipe_jax.runs.training.network_ahead import NetworkRound, initial_network
-from collapipe_jax.runs.training.samples import estimate_batches, run_key
 
 _METRICS = "metrics.jsonl"
 _EXTENDED = {

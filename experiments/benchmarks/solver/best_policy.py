@@ -16,17 +16,17 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import require_positive
-from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.alternating import alternating
+from collapipe_jax.edge.policies.baselines import titanic
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.policies.greedy import greedy
-from collapipe_jax.edge.policies.titanic import titanic
 from experiments.benchmarks.solver.networks import LAWS, NetworkShape, sample_problems
 
 _SHAPE = NetworkShape(2, 3, 5)

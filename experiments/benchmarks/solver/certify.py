@@ -17,10 +17,9 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.core.errors import require_positive
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.policies.dssra import dssra
-from collapipe_jax.edge.solver.limit_multipliers import limit_multipliers
-from collapipe_jax.edge.solver.partition_bound import bound_partitions
+from collapipe_jax.edge.solver.partition_bound import bound_partitions, limit_multipliers
 from experiments.benchmarks.solver.networks import (
     LARGE_SHAPE,
     NetworkShape,

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.core.errors import require_positive
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import require_positive
-from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.policies.dssra import dssra

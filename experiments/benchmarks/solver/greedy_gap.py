@@ -20,7 +20,7 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.cost.decision import Decision, active_nodes
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem

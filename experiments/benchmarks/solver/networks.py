@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_text
-from collapipe_jax.core.tables import make_table
-from collapipe_jax.core.units import db_to_linear
-from collapipe_jax.edge.cost.memory import block_bytes
+from collapipe_jax.core.files import write_text
+from collapipe_jax.core.quantity import db_to_linear
+from collapipe_jax.edge.cost.computing import block_bytes
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
 from collapipe_jax.edge.environment import Environment, initial_state, observe
 from collapipe_jax.edge.system import SystemParams, sample_system

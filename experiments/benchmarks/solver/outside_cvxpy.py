@@ -22,8 +22,8 @@ from jax.flatten_util import ravel_pytree
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import Messages, of_senders
+from collapipe_jax.edge.cost.convergence import excess_inverse_survival
 from collapipe_jax.edge.cost.decision import Allocation, Decision
-from collapipe_jax.edge.cost.divergence import excess_inverse_survival
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.latency import air_times, cluster_latency_s, flow_times, latency_parts
 from collapipe_jax.edge.cost.link_quality import (

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
+from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import require_positive
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.core.statistics import median_estimate
-from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.environment import observed_problems, reset
 from collapipe_jax.edge.policies.alternating import KNOBS
@@ -26,7 +26,7 @@ from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system_params
-from collapipe_jax.runs.results.limits import DIVERGENCE_LIMIT, ENERGY_LIMIT
+from collapipe_jax.runs.results.realisations import DIVERGENCE_LIMIT, ENERGY_LIMIT
 from collapipe_jax.runs.studies.montecarlo import realisation_keys, simulate_reduced
 from collapipe_jax.runs.studies.points import per_round
 from experiments.benchmarks.timing import in_turns

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
+from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.io.atomic import write_json
-from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.files import write_json
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.policies.dssra import dssra

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from collapipe_jax.core.io.atomic import read_object, write_json, write_sealed
+from collapipe_jax.core.files import read_object, write_json, write_sealed
 
 VALUE = {"name": "run", "score": 41.5, "rounds": [1, 2, 3], "loss": float("nan")}
 

@@ -9,12 +9,12 @@ import pytest
 from support import ROOT
 
 from collapipe_jax.core.errors import InputError, InputWarning
-from collapipe_jax.core.io.lock import alone
+from collapipe_jax.core.files import alone
 
 HOLD = """
 import sys
 from pathlib import Path
-from collapipe_jax.core.io.lock import alone
+from collapipe_jax.core.files import alone
 with alone(Path(sys.argv[1]), shared=len(sys.argv) > 2):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,7 +1,6 @@
 import pytest
 
-from collapipe_jax.core.io.atomic import read_object
-from collapipe_jax.core.io.strict_json import loads
+from collapipe_jax.core.files import loads, read_object
 
 
 def test_plain_json_is_read():

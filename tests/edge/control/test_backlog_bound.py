@@ -8,9 +8,8 @@ from scipy.optimize import minimize
 from support.random_problems import pick
 from support.tiny_system import tiny_params
 
-from collapipe_jax.edge.control.backlog_bound import _floors, backlog_lower_bound
-from collapipe_jax.edge.control.budget_floors import control_unit_floor_j
-from collapipe_jax.edge.cost.divergence import excess_inverse_survival
+from collapipe_jax.edge.control.queues import _floors, backlog_lower_bound, control_unit_floor_j
+from collapipe_jax.edge.cost.convergence import excess_inverse_survival
 from collapipe_jax.edge.environment import observed_problems, reset, simulate
 from collapipe_jax.edge.network.channel import spectral_efficiency, transport_block_hazard
 from collapipe_jax.edge.policies.registry import make_policy

@@ -9,7 +9,7 @@ from support.random_networks import random_decision, random_network
 from support.random_problems import pick, plain_problems, random_problems
 from support.structs import as_decision
 
-from collapipe_jax.edge.control.budget_floors import (
+from collapipe_jax.edge.control.queues import (
     block_energy_j,
     control_unit_floor_j,
     device_budget_floor_j,

@@ -12,8 +12,7 @@ from support.reference_links import hazard, spectral_efficiency
 from support.structs import as_problem
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.client_links import replica_links
-from collapipe_jax.edge.cost.client_round import client_model_bits
+from collapipe_jax.edge.cost.client_round import client_model_bits, replica_links
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.policies.client_policies import (

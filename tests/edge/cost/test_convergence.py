@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 
 from collapipe_jax.edge.cost.convergence import (
     DescentSettings,
+    Learning,
     absence_bias,
+    cluster_divergence,
     erasure_noise,
     gradient_noise,
     local_steps_bound,
+    local_steps_drift,
     longest_step,
     momentum_bound,
     one_step_bound,
     privacy_noise,
-)
-from collapipe_jax.edge.cost.divergence import (
-    Learning,
-    cluster_divergence,
-    local_steps_drift,
 )
 
 WEIGHT = np.array([0.5, 0.3, 0.2])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.edge.cost.divergence import (
+from collapipe_jax.edge.cost.convergence import (
     Learning,
     cluster_divergence,
     excess_inverse_survival,

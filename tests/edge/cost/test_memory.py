@@ -10,7 +10,7 @@ from support.random_networks import random_decision, random_network
 from support.reference_cost import reference_cost
 from support.structs import as_problem
 
-from collapipe_jax.edge.cost.memory import block_capacity, device_memory_bytes
+from collapipe_jax.edge.cost.computing import block_capacity, device_memory_bytes
 from collapipe_jax.edge.cost.workload import SCHEDULES
 
 NETWORK = random_network(np.random.default_rng(3), 2, 4, 7)

@@ -7,9 +7,8 @@ import pytest
 from support.random_problems import pick, plain_problems, with_ends
 from support.solver_checks import assert_as_good_as_exhaustive
 
-from collapipe_jax.edge.control.budget_floors import control_unit_floor_j
-from collapipe_jax.edge.cost.client_links import replica_links
-from collapipe_jax.edge.cost.client_round import client_model_bits
+from collapipe_jax.edge.control.queues import control_unit_floor_j
+from collapipe_jax.edge.cost.client_round import client_model_bits, replica_links
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline

@@ -8,9 +8,8 @@ from scipy.optimize import minimize_scalar
 from support.random_problems import pick, plain_problems, random_problems, with_ends
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
-from collapipe_jax.edge.cost.client_links import sends
-from collapipe_jax.edge.cost.client_round import client_latency_s
-from collapipe_jax.edge.cost.divergence import lossless_divergence
+from collapipe_jax.edge.cost.client_round import client_latency_s, sends
+from collapipe_jax.edge.cost.convergence import lossless_divergence
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.network.channel import (

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.random_problems import pick, random_problems
 
+from collapipe_jax.edge.cost.computing import block_capacity, device_memory_bytes, kept_samples
 from collapipe_jax.edge.cost.feasibility import can_run, holding_set, usable_blocks
 from collapipe_jax.edge.cost.latency import alternating_events, flow_time_s
-from collapipe_jax.edge.cost.memory import block_capacity, device_memory_bytes, kept_samples
 
 DEVICES, BLOCKS = 4, 6
 

@@ -12,8 +12,8 @@ from support.random_problems import with_ends
 from support.reference_cost import reference_cost
 from support.structs import as_decision, as_problem
 
-from collapipe_jax.edge.control.budget_floors import control_unit_floor_j, least_latency_s
-from collapipe_jax.edge.cost.client_links import client_links, of_senders, sends
+from collapipe_jax.edge.control.queues import control_unit_floor_j, least_latency_s
+from collapipe_jax.edge.cost.client_round import client_links, of_senders, sends
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange, secure_messages
 from collapipe_jax.edge.policies.registry import make_policy
 

@@ -7,11 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.edge.network.fading import (
-    fading_power,
-    sample_fading,
-    step_fading,
-)
+from collapipe_jax.edge.network.channel import fading_power, sample_fading, step_fading
 
 CLUSTERS, NODES = 3, 4
 

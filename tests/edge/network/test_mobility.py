@@ -20,9 +20,7 @@ from collapipe_jax.edge.environment import (
     simulate,
     simulate_round,
 )
-from collapipe_jax.edge.network.fading import (
-    fading_power,
-)
+from collapipe_jax.edge.network.channel import fading_power
 from collapipe_jax.edge.network.mobility import (
     Mobility,
     MobilityParams,

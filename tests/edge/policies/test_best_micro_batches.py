@@ -9,8 +9,8 @@ from support.random_problems import plain_problems
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.policies.baselines import titanic
 from collapipe_jax.edge.policies.registry import at_best_micro_batches, make_policy
-from collapipe_jax.edge.policies.titanic import titanic
 
 KEY, NETWORKS = jax.random.key(0), 24
 

@@ -7,8 +7,12 @@ import pytest
 from scipy.optimize import brentq
 from support.random_problems import pick, random_problems, with_ends
 
-from collapipe_jax.edge.cost.client_links import client_links, sends
-from collapipe_jax.edge.cost.client_round import client_divergence, client_latency_s
+from collapipe_jax.edge.cost.client_round import (
+    client_divergence,
+    client_latency_s,
+    client_links,
+    sends,
+)
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.policies.client_policies import (
     control_unit_fl,

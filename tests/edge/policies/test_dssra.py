@@ -13,9 +13,9 @@ from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.alternating import alternating
+from collapipe_jax.edge.policies.baselines import titanic
 from collapipe_jax.edge.policies.dssra import SearchConfig, dssra, number_of_starts
 from collapipe_jax.edge.policies.greedy import greedy
-from collapipe_jax.edge.policies.titanic import titanic
 from collapipe_jax.edge.solver.allocate import (
     BROKEN,
     NO_CLUSTER,

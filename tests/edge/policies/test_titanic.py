@@ -15,7 +15,7 @@ from support.random_problems import pick, plain_problems, random_problems
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible, usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.policies.titanic import affinity_s, near_equal_sizes, titanic
+from collapipe_jax.edge.policies.baselines import affinity_s, near_equal_sizes, titanic
 
 CLUSTERS, DEVICES, BLOCKS = 3, 5, 7
 

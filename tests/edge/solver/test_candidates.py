@@ -7,7 +7,7 @@ import pytest
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
-from collapipe_jax.edge.solver.candidates import (
+from collapipe_jax.edge.solver.fixed_allocation import (
     join,
     mix,
     repeat,

@@ -15,6 +15,7 @@ from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.solver import cluster_search
+from collapipe_jax.edge.solver.active_sets import fill_in_order, fill_order
 from collapipe_jax.edge.solver.allocate import allocate
 from collapipe_jax.edge.solver.cluster_search import (
     ClusterCandidates,
@@ -22,7 +23,6 @@ from collapipe_jax.edge.solver.cluster_search import (
     search_clusters,
     varied,
 )
-from collapipe_jax.edge.solver.fill import fill_in_order, fill_order
 from collapipe_jax.edge.solver.smooth_objective import Coupling
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")

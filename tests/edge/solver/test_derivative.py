@@ -18,7 +18,7 @@ from support.random_networks import secure_section
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.divergence import local_steps_drift
+from collapipe_jax.edge.cost.convergence import local_steps_drift
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, round_links
 from collapipe_jax.edge.cost.round_terms import air_energy_j, round_terms

@@ -7,10 +7,10 @@ import pytest
 from support import ROOT
 
 from collapipe_jax.core.compilation import compile_for_now
-from collapipe_jax.edge.cost.memory import device_memory_bytes
+from collapipe_jax.edge.cost.computing import device_memory_bytes
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.solver.allocate import Solution, allocate
-from collapipe_jax.edge.solver.limit_multipliers import (
+from collapipe_jax.edge.solver.partition_bound import (
     FullDevice,
     _bytes_of_one_more,
     full_devices,

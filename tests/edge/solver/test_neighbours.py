@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from support.random_problems import pick, plain_problems, random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.edge.cost.computing import device_memory_bytes
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks
-from collapipe_jax.edge.cost.memory import device_memory_bytes
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.solver.allocate import allocate
-from collapipe_jax.edge.solver.candidates import starting_candidates
-from collapipe_jax.edge.solver.exhaustive import compositions
-from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
-from collapipe_jax.edge.solver.neighbours import (
+from collapipe_jax.edge.solver.cluster_search import (
     inherited_allocation,
     neighbour_objectives,
     neighbours,
 )
+from collapipe_jax.edge.solver.exhaustive import compositions
+from collapipe_jax.edge.solver.fixed_allocation import starting_candidates
+from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 8

@@ -9,8 +9,11 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.solver import partition_bound
 from collapipe_jax.edge.solver.exhaustive import MOST_PARTITIONS, exhaustive
-from collapipe_jax.edge.solver.limit_multipliers import limit_multipliers
-from collapipe_jax.edge.solver.partition_bound import bound_partitions, count_partitions
+from collapipe_jax.edge.solver.partition_bound import (
+    bound_partitions,
+    count_partitions,
+    limit_multipliers,
+)
 
 NETWORKS = 3
 

@@ -12,9 +12,8 @@ from support.random_allocations import with_first_cluster_moved
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
-from collapipe_jax.edge.solver import projected_gradient
-from collapipe_jax.edge.solver.allocate import descend_jointly
-from collapipe_jax.edge.solver.projected_gradient import descend
+from collapipe_jax.edge.solver import allocate
+from collapipe_jax.edge.solver.allocate import descend, descend_jointly
 from collapipe_jax.edge.solver.smooth_maximum import Weights
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, evaluate_allocation
 from collapipe_jax.edge.solver.variables import LEAST_LOG_POWER, to_limits
@@ -181,5 +180,5 @@ def parabola_after(steps, understated):
 def test_a_descent_comes_back_from_steps_that_are_too_long(understated, monkeypatch):
     start, end = parabola_after(1, understated), parabola_after(20, understated)
     assert end < 1e-2 * start
-    monkeypatch.setattr(projected_gradient, "_LARGEST_RISE", np.inf)
+    monkeypatch.setattr(allocate, "_LARGEST_RISE", np.inf)
     assert end <= parabola_after(20, understated)

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.tasks.byte_pieces import train_byte_pieces
 from collapipe_jax.learning.tasks.plain_text import TextSets
+from collapipe_jax.learning.tasks.subwords import train_byte_pieces
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from experiments.benchmarks import ngrams
 

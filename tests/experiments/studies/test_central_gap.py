@@ -6,7 +6,7 @@ import pytest
 from support import tiny_run
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.runs.studies import race as shards
 from collapipe_jax.runs.training.central import CentralRun
 from experiments.studies import central_gap

@@ -14,14 +14,17 @@ from support.made_up_comparisons import random_loop
 
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import partial_path
+from collapipe_jax.core.files import partial_path
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.environment import reset, simulate
 from collapipe_jax.edge.policies.registry import POLICIES, PolicyEntry, make_policy
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.limits import DIVERGENCE_LIMIT, network_groups
-from collapipe_jax.runs.results.realisations import load_realisations
+from collapipe_jax.runs.results.realisations import (
+    DIVERGENCE_LIMIT,
+    load_realisations,
+    network_groups,
+)
 from collapipe_jax.runs.studies.montecarlo import realisation_keys
 from experiments.studies import closed_loop
 from experiments.studies.closed_loop import sample_path_excess, summarise

@@ -10,15 +10,14 @@ from rich.console import Console
 from support import tiny_run
 
 from collapipe_jax.core.errors import InputError, TrainingError
-from collapipe_jax.core.io.lock import alone
+from collapipe_jax.core.files import alone
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.figures import draw
-from collapipe_jax.runs.results.checkpoints import RunRecord
+from collapipe_jax.runs.results.checkpoints import Run, RunRecord, load_race, save_race
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.store import Shard
-from collapipe_jax.runs.results.studies import Run, load_race, save_race
 from collapipe_jax.runs.studies import race as module
 from collapipe_jax.runs.studies.race import race
 from collapipe_jax.runs.training.network_ahead import round_latencies_s

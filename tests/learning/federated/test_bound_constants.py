@@ -19,12 +19,11 @@ from collapipe_jax.learning.federated.bound_constants import (
 )
 from collapipe_jax.learning.models.split_model import example_losses
 from collapipe_jax.runs.config.experiment import build_experiment
-from collapipe_jax.runs.figures import constants, draw, style
+from collapipe_jax.runs.figures import draw, style, training
 from collapipe_jax.runs.training import loop as train
 from collapipe_jax.runs.training.history import last_constants
-from collapipe_jax.runs.training.learning_rounds import LearningRounds
+from collapipe_jax.runs.training.learning_rounds import LearningRounds, estimate_batches
 from collapipe_jax.runs.training.ongoing_run import estimate_bound, initial_run_state
-from collapipe_jax.runs.training.samples import estimate_batches
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -287,8 +286,8 @@ def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
 
 def test_figure_draws_a_line_through_the_estimates(run):
     record = run[2]
-    figure = constants.draw([record, record])
-    for axes, name in zip(figure.axes, constants._LABELS, strict=True):
+    figure = training.draw_constants([record, record])
+    for axes, name in zip(figure.axes, training._LABELS, strict=True):
         np.testing.assert_array_equal(axes.lines[0].get_ydata(), record.history[name][1:])
         np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1, 2])
         assert axes.get_ylabel().endswith("]")
@@ -302,4 +301,4 @@ def test_only_runs_with_estimates_have_the_figure(run, monkeypatch):
     assert "constants" in draw.draw_runs([record, without], "nowhere")
     assert "constants" not in draw.draw_runs([without], "nowhere")
     with pytest.raises(InputError, match="estimate_every_rounds"):
-        constants.draw([without])
+        training.draw_constants([without])

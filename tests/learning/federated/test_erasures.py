@@ -5,7 +5,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from support.tiny_transformer import CONFIG
 
-from collapipe_jax.learning.federated.erasures import (
+from collapipe_jax.learning.federated.aggregation import (
     ErasureLaw,
     cluster_example_weights,
     loss_per_token,

@@ -7,15 +7,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from support.compilations import compiles
 from support.tiny_transformer import CONFIG
 
+from collapipe_jax.learning.federated.aggregation import ErasureLaw
 from collapipe_jax.learning.federated.data_parallel_learner import (
     ClientsOutcome,
     DataParallelLearner,
 )
-from collapipe_jax.learning.federated.erasures import ErasureLaw
-from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.learning.federated.learner import COPY, EXAMPLE, device_mesh, spread
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, device_mesh, spread
-from collapipe_jax.learning.federated.rules import Rules
 from collapipe_jax.learning.models.split_model import example_losses
 from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 from collapipe_jax.learning.pipeline.execution import Execution

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from support import tiny_run
 
-from collapipe_jax.learning.federated.placement import device_mesh, state_shardings
+from collapipe_jax.learning.federated.learner import device_mesh, state_shardings
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.learning_rounds import LearningRounds

@@ -18,7 +18,7 @@ from collapipe_jax.learning.federated.learner import (
     initial_state,
     learn_round,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.privacy import (
     ClusterPrivacy,
     ExamplePrivacy,
@@ -30,7 +30,6 @@ from collapipe_jax.learning.federated.privacy import (
     seed_words,
     sensitivity,
 )
-from collapipe_jax.learning.federated.rules import Rules
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -14,7 +14,7 @@ from collapipe_jax.learning.federated.data_parallel_learner import (
     ClientsOutcome,
     DataParallelLearner,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.learning.federated.privacy import (
     ClusterPrivacy,
@@ -22,7 +22,6 @@ from collapipe_jax.learning.federated.privacy import (
     clip,
     seed_words,
 )
-from collapipe_jax.learning.federated.rules import Rules
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.learning.models.split_model import example_losses
 from collapipe_jax.learning.pipeline.execution import Execution

@@ -12,8 +12,14 @@ from collapipe_jax.learning.federated.learner import (
     initial_state,
     learn_round,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
-from collapipe_jax.learning.federated.rules import Rules, bytes_held, numbers_sent, updated_average
+from collapipe_jax.learning.federated.optimizers import (
+    Optimizers,
+    Rules,
+    bytes_held,
+    make_optimizer,
+    numbers_sent,
+    updated_average,
+)
 
 pytestmark = pytest.mark.usefixtures("x64")
 

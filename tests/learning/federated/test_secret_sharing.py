@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from collapipe_jax.learning.federated.secure_sum import (
+from collapipe_jax.learning.federated.secure_aggregation import (
     GENERATOR,
     PRIME,
     inverse,

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.learning.federated.secure_mean import (
+from collapipe_jax.learning.federated.secure_aggregation import (
     SecureAggregation,
     dequantise,
     least_answers,

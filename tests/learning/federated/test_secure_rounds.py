@@ -12,10 +12,14 @@ from collapipe_jax.learning.federated.data_parallel_learner import (
     ClientsOutcome,
     DataParallelLearner,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.learning.federated.optimizers import (
+    Optimizers,
+    Rules,
+    make_optimizer,
+    updated_average,
+)
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.learning.federated.rules import Rules, updated_average
-from collapipe_jax.learning.federated.secure_mean import SecureAggregation
+from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
 from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 
 MODEL = Translator(CONFIG)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import chisquare
 from support.leaves_close import assert_same
 
-from collapipe_jax.learning.federated.secure_sum import (
+from collapipe_jax.learning.federated.secure_aggregation import (
     Presence,
     advertise,
     draw_secrets,

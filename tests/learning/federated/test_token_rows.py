@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.federated.token_rows import (
     meetings,
     met_rows,

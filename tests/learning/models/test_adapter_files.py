@@ -21,8 +21,14 @@ from support import GOLDEN as DATA
 from support.leaves_close import assert_close
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.adapter_files import load_adapted_bert, save_adapters
-from collapipe_jax.learning.models.adapters import add_adapters, fuse, join, split
+from collapipe_jax.learning.models.adapters import (
+    add_adapters,
+    fuse,
+    join,
+    load_adapted_bert,
+    save_adapters,
+    split,
+)
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch, logits
 from collapipe_jax.learning.models.config import AdapterConfig
 from collapipe_jax.learning.models.layers import init_linear

@@ -11,7 +11,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.block import Block, encode, encoder_block, init_encoder, rotate
 from collapipe_jax.learning.models.config import CausalConfig
 from collapipe_jax.learning.models.layers import bind, example_keys
-from collapipe_jax.learning.pipeline import passes
+from collapipe_jax.learning.pipeline import sharded
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
 
 CONFIG = CausalConfig(
@@ -169,8 +169,8 @@ def test_the_two_passes_of_a_stage_are_one_gradient(params, inputs, changes):
 
     @jax.jit
     def in_two(x):
-        y, kept = passes._block_forward(config, x, *rest)
-        return y, passes._block_backward(config, cotangent, kept, *rest)
+        y, kept = sharded._block_forward(config, x, *rest)
+        return y, sharded._block_backward(config, cotangent, kept, *rest)
 
     @jax.jit
     def in_one(x):

@@ -10,7 +10,7 @@ import pytest
 
 from collapipe_jax.learning.models import counts
 from collapipe_jax.learning.models.adapters import add_adapters, join, split
-from collapipe_jax.learning.models.bert import BertWithHead
+from collapipe_jax.learning.models.bert import BertWithHead, MaskedBert
 from collapipe_jax.learning.models.block import encoder_block, init_encoder
 from collapipe_jax.learning.models.causal_lm import CausalLM
 from collapipe_jax.learning.models.config import (
@@ -20,7 +20,6 @@ from collapipe_jax.learning.models.config import (
     CausalConfig,
     TransformerConfig,
 )
-from collapipe_jax.learning.models.masked_lm import MaskedBert
 from collapipe_jax.learning.models.transformer import (
     TranslationBatch,
     Translator,

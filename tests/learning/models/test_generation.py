@@ -10,7 +10,7 @@ from support.tiny_causal import FOLDERS, PROMPTS, ROOM, padded
 
 from collapipe_jax.learning.models.causal_files import load_causal_lm
 from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM, logits
-from collapipe_jax.learning.models.generation import Sampling, _choose, generate
+from collapipe_jax.learning.models.decoding import Sampling, _choose, generate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

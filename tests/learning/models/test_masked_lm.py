@@ -19,8 +19,8 @@ from safetensors.numpy import load_file
 from support import GOLDEN
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.bert import UNLABELLED
-from collapipe_jax.learning.models.masked_lm import (
+from collapipe_jax.learning.models.bert import (
+    UNLABELLED,
     MaskedBatch,
     MaskedBert,
     init_masked_lm_head,

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collapipe_jax.learning.models.bert import UNLABELLED, BertWithHead, LabelledBatch
+from collapipe_jax.learning.models.bert import (
+    UNLABELLED,
+    BertWithHead,
+    LabelledBatch,
+    MaskedBatch,
+    MaskedBert,
+)
 from collapipe_jax.learning.models.config import BertConfig, TransformerConfig
 from collapipe_jax.learning.models.layers import filled_share, shortened
-from collapipe_jax.learning.models.masked_lm import MaskedBatch, MaskedBert
 from collapipe_jax.learning.models.split_model import example_losses
 from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 

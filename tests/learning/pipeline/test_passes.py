@@ -8,7 +8,7 @@ import pytest
 from collapipe_jax.learning.models.block import encoder_block, init_encoder
 from collapipe_jax.learning.models.config import BertConfig, EncoderConfig
 from collapipe_jax.learning.models.layers import example_keys
-from collapipe_jax.learning.pipeline import passes
+from collapipe_jax.learning.pipeline import sharded
 
 SIZES = {"width": 8, "heads": 2, "feed_forward_width": 32, "encoder_blocks": 1}
 CONFIGS = {
@@ -37,8 +37,8 @@ def test_the_two_passes_are_one_gradient(name):
 
     @jax.jit
     def in_two(params, x):
-        y, kept = passes._block_forward(config, x, params, {}, mask, keys)
-        return y, passes._block_backward(config, cotangent, kept, params, {}, mask, keys)
+        y, kept = sharded._block_forward(config, x, params, {}, mask, keys)
+        return y, sharded._block_backward(config, cotangent, kept, params, {}, mask, keys)
 
     @jax.jit
     def in_one(params, x):
@@ -59,7 +59,7 @@ def test_a_block_keeps_as_many_arrays_as_documented(name, arrays):
     config = CONFIGS[name]
     params, x, *rest = block_of(config)
     slots, *rest = jax.tree.map(lambda leaf: leaf[None], (params, *rest))
-    kept = passes.Stage(config, slots, jnp.int32(0), jnp.int32(1), *rest, {}).empty_kept(x, 1)
+    kept = sharded.Stage(config, slots, jnp.int32(0), jnp.int32(1), *rest, {}).empty_kept(x, 1)
     broken = "jax.checkpoint keeps other outputs than its policy says: see passes._policy"
     assert sum(leaf.size for leaf in kept) / x.size == arrays, broken
 
@@ -83,6 +83,6 @@ def test_what_is_kept_for_each_micro_batch_depends_on_the_input(name):
     """Arrays that depend on parameters, mask and keys alone would be kept over and over."""
     params, x, mask, keys = block_of(CONFIGS[name])
     rest = params, {}, mask, keys
-    kept = (passes._block_forward(CONFIGS[name], z, *rest)[1] for z in (x, jnp.sin(x)))
+    kept = (sharded._block_forward(CONFIGS[name], z, *rest)[1] for z in (x, jnp.sin(x)))
     broken = "a block keeps arrays that do not depend on its input: see passes._policy"
     assert all((a != b).any() for a, b in zip(*kept, strict=True)), broken

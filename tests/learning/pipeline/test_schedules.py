@@ -17,8 +17,8 @@ from collapipe_jax.core.one_f_one_b import tick_of, ticks
 from collapipe_jax.learning.models.block import encode, init_encoder
 from collapipe_jax.learning.models.config import BertConfig, EncoderConfig
 from collapipe_jax.learning.models.layers import example_keys
+from collapipe_jax.learning.pipeline.mesh import gather_slots
 from collapipe_jax.learning.pipeline.schedules import SCHEDULES, Step, one_f_one_b
-from collapipe_jax.learning.pipeline.slots import gather_slots
 
 SIZES = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 3, "dropout_rate": 0.2}
 CONFIGS = {

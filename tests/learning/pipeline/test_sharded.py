@@ -22,8 +22,7 @@ from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.layers import example_keys
 from collapipe_jax.learning.pipeline import sharded
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters, run_slots
-from collapipe_jax.learning.pipeline.mesh import largest_shape, make_pipeline_mesh
-from collapipe_jax.learning.pipeline.slots import gather_slots
+from collapipe_jax.learning.pipeline.mesh import gather_slots, largest_shape, make_pipeline_mesh
 
 CONFIG = EncoderConfig(
     width=8, heads=2, feed_forward_width=16, encoder_blocks=4, dropout_rate=0.2, rematerialise=True

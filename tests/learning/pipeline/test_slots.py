@@ -14,10 +14,9 @@ from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.block import init_encoder
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.pipeline import passes
+from collapipe_jax.learning.pipeline import sharded
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
-from collapipe_jax.learning.pipeline.mesh import STAGE
-from collapipe_jax.learning.pipeline.slots import gather_slots, segment_layout
+from collapipe_jax.learning.pipeline.mesh import STAGE, gather_slots, segment_layout
 
 layout = jax.jit(segment_layout, static_argnames="capacity")
 gather = jax.jit(gather_slots, static_argnums=2)
@@ -94,8 +93,8 @@ def test_a_device_runs_its_own_blocks_alone_and_bubbles_none(monkeypatch):
 
         return run_and_count
 
-    monkeypatch.setattr(passes, "_block_forward", counted(passes._block_forward, "forward"))
-    monkeypatch.setattr(passes, "_block_backward", counted(passes._block_backward, "backward"))
+    monkeypatch.setattr(sharded, "_block_forward", counted(sharded._block_forward, "forward"))
+    monkeypatch.setattr(sharded, "_block_backward", counted(sharded._block_backward, "backward"))
     x, mask = jax.random.normal(jax.random.key(1), (1, 4, 2, 8)), jnp.ones((1, 4, 2), bool)
 
     @functools.partial(jax.jit, compiler_options=QUICK)

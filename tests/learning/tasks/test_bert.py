@@ -14,9 +14,9 @@ from collapipe_jax.learning.models.config import BertConfig, pretrained_sizes
 from collapipe_jax.learning.models.pretrained import load_bert, save_bert
 from collapipe_jax.learning.tasks.tagging import Tagging
 from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.training.learning_rounds import round_batches
 from collapipe_jax.runs.training.loop import train
 from collapipe_jax.runs.training.ongoing_run import initial_run_state
-from collapipe_jax.runs.training.samples import round_batches
 
 LABELS = {"tagging": 5, "classification": 2}
 

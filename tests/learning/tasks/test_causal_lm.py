@@ -17,7 +17,6 @@ import collapipe_jax as cp
 from collapipe_jax.cli import predict
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.learning.models.causal_lm import NOTHING
-from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer, train_byte_pieces
 from collapipe_jax.learning.tasks.causal_lm import (
     LanguageModelling,
     bits_per_byte,
@@ -25,6 +24,7 @@ from collapipe_jax.learning.tasks.causal_lm import (
     perplexity,
 )
 from collapipe_jax.learning.tasks.registry import seal_model
+from collapipe_jax.learning.tasks.subwords import ByteTokenizer, train_byte_pieces
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
 

@@ -10,9 +10,9 @@ import pytest
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.learning.tasks.classification import read_labelled_text
 from collapipe_jax.learning.tasks.corpora import TextFile
-from collapipe_jax.learning.tasks.parallel_text import read_parallel_text
 from collapipe_jax.learning.tasks.plain_text import read_texts
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
+from collapipe_jax.learning.tasks.translation import read_parallel_text
 
 
 def path(name):

@@ -11,15 +11,14 @@ from support import tiny_corpora, tiny_run
 
 import collapipe_jax as cp
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.bert import UNLABELLED
-from collapipe_jax.learning.models.masked_lm import MaskedBatch, predict_pieces
+from collapipe_jax.learning.models.bert import UNLABELLED, MaskedBatch, predict_pieces
 from collapipe_jax.learning.tasks import plain_text
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.plain_text import read_text_sets, read_texts
 from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.training.learning_rounds import round_batches
 from collapipe_jax.runs.training.loop import train
 from collapipe_jax.runs.training.ongoing_run import initial_run_state
-from collapipe_jax.runs.training.samples import round_batches
 
 BUCKETS = 50
 

@@ -12,10 +12,9 @@ from collapipe_jax.learning.tasks.causal_lm import LanguageModelling
 from collapipe_jax.learning.tasks.classification import Classification
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.masked_lm import MaskedLanguageModelling
-from collapipe_jax.learning.tasks.parallel_text import read_parallel_text
 from collapipe_jax.learning.tasks.sampling import take_validation, text_key, validation_size
 from collapipe_jax.learning.tasks.tagging import Tagging, read_tagged_text
-from collapipe_jax.learning.tasks.translation import Translation
+from collapipe_jax.learning.tasks.translation import Translation, read_parallel_text
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.training.loop import train

@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.tasks.parallel_text import (
-    normalise,
-    read_parallel_text,
-    split_by_source,
-)
 from collapipe_jax.learning.tasks.sampling import text_key
+from collapipe_jax.learning.tasks.translation import normalise, read_parallel_text, split_by_source
 
 ODD = "\u00a0\u202f\u200b\u00ad\u2019\u201e\u201c\u2581\u0301e\t\r\n\u2028 \u3000\u1fef\ufeff"
 

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.bert import UNLABELLED
 from collapipe_jax.learning.models.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from collapipe_jax.learning.tasks.parallel_text import normalise
 from collapipe_jax.learning.tasks.subwords import (
     BPE_SPECIALS,
     SPECIAL_PIECES,
@@ -22,6 +21,7 @@ from collapipe_jax.learning.tasks.subwords import (
     train_wordpiece,
 )
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
+from collapipe_jax.learning.tasks.translation import normalise
 
 PIECES = [*SPECIAL_PIECES, "un", "##aff", "##able", "##a", "run", "runn", "##ing", "!", "[", "]"]
 PIECES += ["cls", "caf", "##e", "\u6f22", "\u5b57", "a"]

@@ -7,13 +7,13 @@ import pytest
 from support.tiny_corpora import load_data
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.tasks.parallel_text import normalise
 from collapipe_jax.learning.tasks.sampling import text_key
 from collapipe_jax.learning.tasks.scores import bleu
 from collapipe_jax.learning.tasks.translation import (
     MAX_LABELS,
     Translation,
     length_labels,
+    normalise,
 )
 
 SMALL = {

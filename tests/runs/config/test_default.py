@@ -7,8 +7,7 @@ from flax.traverse_util import flatten_dict
 from support.changed_keys import KEYS, TINY, changed
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.quantity import quantities
-from collapipe_jax.core.units import unit_of
+from collapipe_jax.core.quantity import quantities, unit_of
 from collapipe_jax.edge.system import RadioParams
 from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.checks import check_config

@@ -15,10 +15,9 @@ from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.environment import Environment, initial_state, observe
 from collapipe_jax.edge.system import sample_system
-from collapipe_jax.runs.config.checks import check_config
+from collapipe_jax.runs.config.checks import check_config, read_networks
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.config.files import read_config
-from collapipe_jax.runs.config.networks import read_networks
 from collapipe_jax.runs.config.system import build_system, build_system_params
 from collapipe_jax.runs.documents import read_network
 

@@ -9,14 +9,15 @@ from support.drawing import assert_units, make_record, rendered
 from support.made_up_comparisons import write_comparison, write_gaps, write_loop, write_sweep
 
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.runs.figures import gantt, latency, progress, queues, style
-from collapipe_jax.runs.figures.draw import KINDS
+from collapipe_jax.runs.figures import gantt, style
+from collapipe_jax.runs.figures.draw import GANTT, KINDS, LATENCY, PROGRESS, QUEUES
+from collapipe_jax.runs.figures.training import slowest_parts_s
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.workdir import open_workdir
 from figures import __main__ as all_figures
 
-DRAWS = {"progress": progress, "latency": latency, "queues": queues, "gantt": gantt}
+DRAWINGS = {one.name: one for one in (PROGRESS, LATENCY, QUEUES, GANTT)}
 CASES = {
     "one": lambda: [make_record()],
     "two": lambda: [make_record(), make_record("static_pipeline", load=3.0, seed=1)],
@@ -26,16 +27,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("name", DRAWINGS)
 def test_draws_with_units(name, case):
-    figure = rendered(DRAWS[name].draw(CASES[case]()))
+    figure = rendered(DRAWINGS[name].draw(CASES[case]()))
     assert_units(figure)
     assert figure.get_figwidth() in (style.COLUMN_WIDTH_IN, style.DOUBLE_WIDTH_IN)
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("name", DRAWINGS)
 def test_no_text_is_smaller_than_7_points(name):
-    figure = rendered(DRAWS[name].draw(CASES["two"]()))
+    figure = rendered(DRAWINGS[name].draw(CASES["two"]()))
     sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
     assert min(sizes) >= 7
 
@@ -44,8 +45,8 @@ def test_all_sit_out_in_one_round():
     record = make_record(rounds=3)
     for name in ("parts_s", "cluster_latency_s", "latency_s", "forward_flow_s", "backward_flow_s"):
         record.history[name][2] = 0
-    for module in DRAWS.values():
-        rendered(module.draw([record]))
+    for drawing in DRAWINGS.values():
+        rendered(drawing.draw([record]))
     assert gantt.pick(record, None, None)[0] == 1
 
 
@@ -55,8 +56,8 @@ def test_a_broken_cluster_breaks_no_figure():
         record.history[name][3, 0] = np.inf
     for name in ("latency_s", "simulated_time_s", "divergence", "divergence_queue"):
         record.history[name][3] = np.inf
-    for module in DRAWS.values():
-        rendered(module.draw([record]))
+    for drawing in DRAWINGS.values():
+        rendered(drawing.draw([record]))
     assert not gantt.runs_pipeline(record)[3, 0]
 
 
@@ -142,7 +143,7 @@ def test_figure_from_a_checkpoint(tmp_path):
     names = {path.name for path in (workdir / "figures").iterdir()}
     assert names == {"gantt.pdf", "gantt.png"}
     loaded = load_run(workdir)
-    np.testing.assert_array_equal(latency.slowest_parts_s(loaded), latency.slowest_parts_s(record))
+    np.testing.assert_array_equal(slowest_parts_s(loaded), slowest_parts_s(record))
 
 
 def test_missing_run_is_reported(tmp_path, capsys):
@@ -169,9 +170,10 @@ def test_an_option_of_another_figure_is_reported(name, option, capsys):
 
 def test_a_chosen_round_of_several_runs_is_drawn_in_the_first_folder(tmp_path, monkeypatch):
     runs = {str(tmp_path / name): make_record(name, rounds=4) for name in "ab"}
-    monkeypatch.setitem(KINDS, "run", KINDS["run"]._replace(load=runs.get))
     drawn = []
-    monkeypatch.setattr(gantt, "draw", lambda records, **given: drawn.append((records, given)))
+    record = GANTT._replace(draw=lambda records, **given: drawn.append((records, given)))
+    kinds = KINDS["run"]._replace(load=runs.get, drawings=(record,))
+    monkeypatch.setitem(KINDS, "run", kinds)
     monkeypatch.setattr(style, "save", lambda figure, folder, name: [folder / f"{name}.pdf"])
     folders = [f"--workdir={workdir}" for workdir in runs]
     assert run_reporting_errors(all_figures.main, ["gantt", *folders, "--round=3"]) == 0

@@ -3,13 +3,13 @@
 import pytest
 from support.made_up_comparisons import CASES, assert_readable, compared
 
-from collapipe_jax.runs.figures import constraints, memory, policies, reduction, style
+from collapipe_jax.runs.figures import comparison, limits, style
 
 FIGURES = {
-    "policies": policies.draw,
-    "memory": memory.draw,
-    "constraints": constraints.draw,
-    "reduction": reduction.draw,
+    "policies": comparison.draw_policies,
+    "memory": limits.draw_memory,
+    "constraints": limits.draw_constraints,
+    "reduction": comparison.draw_reduction,
 }
 
 

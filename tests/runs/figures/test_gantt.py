@@ -103,7 +103,7 @@ def test_pick_takes_the_slowest_cluster_of_the_last_round():
 )
 def test_pick_refuses_what_did_not_run(chosen, key):
     with pytest.raises(InputError) as caught:
-        gantt.draw([make_record()], *chosen)
+        gantt.draw_gantt([make_record()], *chosen)
     assert caught.value.key == key
 
 
@@ -111,4 +111,4 @@ def test_data_parallel_run_has_no_gantt():
     record = make_record("vanilla_fl", pipeline=False)
     assert not runs_pipeline(record).any()
     with pytest.raises(InputError, match="vanilla_fl"):
-        gantt.draw([record])
+        gantt.draw_gantt([record])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures import gantt_clients
-from collapipe_jax.runs.figures.gantt_clients import client_round, draw, has_clients
+from collapipe_jax.runs.figures import gantt
+from collapipe_jax.runs.figures.gantt import client_round, draw_gantt_clients, has_clients
 from collapipe_jax.runs.results.checkpoints import RunRecord
 
 
@@ -36,7 +36,7 @@ def test_clients_are_those_with_samples(record):
 
 
 def test_bars_stand_end_to_end_in_one_unit(record):
-    axes = draw([record], 0).axes[0]
+    axes = draw_gantt_clients([record], 0).axes[0]
     bars = np.array([[bar.get_x(), bar.get_width()] for bar in axes.patches]).reshape(4, 3, 2)
     np.testing.assert_allclose(bars[..., 1].T, client_round(record, 0).parts_s)
     np.testing.assert_allclose(bars[1:, :, 0], bars[:-1].sum(axis=-1))
@@ -44,24 +44,26 @@ def test_bars_stand_end_to_end_in_one_unit(record):
 
 def test_a_client_that_never_ends_is_drawn_up_to_there(record):
     record.history["client_parts_s"][1, 0, 0, 3] = np.inf
-    axes = draw([record]).axes[0]
+    axes = draw_gantt_clients([record]).axes[0]
     widths = np.array([bar.get_width() for bar in axes.patches])
     assert np.isfinite(widths).all()
     assert widths[-2:].tolist() == [0.0, 31.0]
 
 
 def test_the_legend_names_what_is_drawn(record):
-    names = list(gantt_clients._LOOKS)
-    assert [text.get_text() for text in draw([record]).legends[0].get_texts()] == names
+    names = list(gantt._LOOKS)
+    assert [
+        text.get_text() for text in draw_gantt_clients([record]).legends[0].get_texts()
+    ] == names
     record.history["client_parts_s"][..., 2] = 0.0
-    told = [text.get_text() for text in draw([record]).legends[0].get_texts()]
+    told = [text.get_text() for text in draw_gantt_clients([record]).legends[0].get_texts()]
     assert told == names[:2] + names[3:]
 
 
 @pytest.mark.parametrize(("number", "problem"), [(2, "sat out"), (7, "no such round")])
 def test_rounds_without_clients_are_reported(record, number, problem):
     with pytest.raises(InputError, match=problem):
-        draw([record], number)
+        draw_gantt_clients([record], number)
 
 
 def test_runs_of_pipelines_have_no_clients(record):
@@ -69,7 +71,7 @@ def test_runs_of_pipelines_have_no_clients(record):
     del record.history["samples"]
     assert not has_clients(record)
     with pytest.raises(InputError, match="no clients"):
-        gantt_clients.draw([record])
+        gantt.draw_gantt_clients([record])
 
 
 def test_control_units_have_their_name():

@@ -5,7 +5,7 @@ import pytest
 from support.drawing import rendered
 from support.made_up_comparisons import assert_readable
 
-from collapipe_jax.runs.figures import map, style
+from collapipe_jax.runs.figures import style, sweep
 
 NAMES = ("dssra", "titanic_pipelined", "splitfed", "control_unit_fl", "hierarchical_fl", None)
 
@@ -31,14 +31,14 @@ def summary(columns=6, rows=6):
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 6)])
 def test_maps_are_readable(size):
-    assert_readable(map.draw(summary(*size)))
+    assert_readable(sweep.draw_map(summary(*size)))
 
 
 def test_cells_name_their_winner_and_its_margin():
     made_up = summary(2, 2)
     made_up["cells"] = [cell("dssra"), cell("splitfed", low=-1.0), cell(None), cell("dssra")]
     made_up["cells"][3]["margin_percent"] = None
-    axes = rendered(map.draw(made_up)).axes[0]
+    axes = rendered(sweep.draw_map(made_up)).axes[0]
     shown = {text.get_position(): text.get_text() for text in axes.texts}
     wanted = ["dssra\n12 %, 60 %", "splitfed\n~12 %, 60 %", "nobody", "dssra\nalone"]
     assert shown == dict(zip([(0, 0), (1, 0), (0, 1), (1, 1)], wanted, strict=True))
@@ -49,7 +49,7 @@ def test_cells_name_their_winner_and_its_margin():
 
 
 def test_policies_of_one_colour_differ_in_lightness():
-    colors = map.cell_colors(["vanilla_fl", "control_unit_fl", "hierarchical_fl"])
+    colors = sweep.cell_colors(["vanilla_fl", "control_unit_fl", "hierarchical_fl"])
     assert len(set(colors.values())) == 3
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from support.made_up_comparisons import compared, rulers
 
-from collapipe_jax.runs.figures import memory
+from collapipe_jax.runs.figures import limits
 
 
 def test_memory_is_summed_over_held():
@@ -11,23 +11,23 @@ def test_memory_is_summed_over_held():
         "blocks_held": np.array([[0.0, 3, 0, 1], [0, 1, 0, 3]]),
         "memory_by_blocks": np.array([[0.0, 30, 0, 50], [0, 14, 0, 190]]),
     }
-    mean, share = memory.held_memory(values)
+    mean, share = limits.held_memory(values)
     np.testing.assert_allclose(mean, [np.nan, 11, np.nan, 60])
     np.testing.assert_allclose(share, [0, 50, 0, 50])
     nobody = {field: np.zeros((2, 4)) for field in values}
-    mean, share = memory.held_memory(nobody)
+    mean, share = limits.held_memory(nobody)
     assert np.isnan(mean).all()
     assert not share.any()
 
 
 def test_memory_figure_shows_markers_limits_and_shares(tmp_path):
     result = compared(tmp_path)
-    above, below = memory.draw(result).axes
+    above, below = limits.draw_memory(result).axes
     unit = 2.0**30
-    limits = result.networks["memory_limit_bytes"]
+    limits_bytes = result.networks["memory_limit_bytes"]
     ruled = [line.get_ydata()[0] for line in rulers(above) if np.ptp(line.get_ydata()) == 0]
     assert sorted(ruled) == [4, 8]
-    share = 100 * np.mean(limits == 4 * unit)
+    share = 100 * np.mean(limits_bytes == 4 * unit)
     assert above.texts[0].get_text() == f"limit of {share:.0f} % of the devices"
     markers = [line for line in above.lines if line not in rulers(above)]
     for line, values in zip(markers, result.policies.values(), strict=True):
@@ -44,5 +44,5 @@ def test_memory_figure_shows_markers_limits_and_shares(tmp_path):
 
 
 def test_many_limits_become_three():
-    told = memory.board_limits(np.arange(1.0, 10.0).reshape(3, 3))
+    told = limits.board_limits(np.arange(1.0, 10.0).reshape(3, 3))
     assert told == {"smallest limit": 1.0, "median limit": 5.0, "largest limit": 9.0}

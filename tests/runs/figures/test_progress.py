@@ -5,12 +5,12 @@ import re
 import numpy as np
 from support.drawing import line_values, make_record
 
-from collapipe_jax.runs.figures import progress
+from collapipe_jax.runs.figures import training
 
 
 def test_progress_joins_evaluated_rounds_only():
     record = make_record(rounds=12, evaluated=4)
-    figure = progress.draw([record])
+    figure = training.draw_progress([record])
     score = figure.axes[0].lines[0]
     np.testing.assert_array_equal(score.get_xdata(), [4, 8, 12])
     np.testing.assert_array_equal(score.get_ydata(), record.history["score"][3::4])
@@ -19,17 +19,17 @@ def test_progress_joins_evaluated_rounds_only():
 
 def test_progress_time_axis_is_the_simulated_clock():
     record = make_record(rounds=12)
-    figure = progress.draw([record])
+    figure = training.draw_progress([record])
     unit = re.search(r"\[(.*)\]", figure.axes[3].get_xlabel())[1]
     seconds = {"ms": 1e-3, "s": 1, "min": 60, "h": 3600}[unit]
-    training = figure.axes[3].lines[0]
-    np.testing.assert_allclose(training.get_xdata() * seconds, record.history["simulated_time_s"])
+    curve = figure.axes[3].lines[0]
+    np.testing.assert_allclose(curve.get_xdata() * seconds, record.history["simulated_time_s"])
 
 
 def test_progress_says_when_nothing_was_evaluated():
-    figure = progress.draw([make_record(evaluated=0)])
+    figure = training.draw_progress([make_record(evaluated=0)])
     assert [text.get_text() for text in figure.axes[0].texts] == ["no evaluation yet"]
-    assert not progress.draw([make_record()]).axes[0].texts
+    assert not training.draw_progress([make_record()]).axes[0].texts
 
 
 def test_progress_of_a_task_of_ones_own():
@@ -37,5 +37,5 @@ def test_progress_of_a_task_of_ones_own():
         "policy": {"name": "dssra"},
         "task": {"kind": "collapipe_jax.learning.tasks.tagging:Tagging"},
     }
-    figure = progress.draw([make_record()._replace(config=own)])
+    figure = training.draw_progress([make_record()._replace(config=own)])
     assert figure.axes[0].get_ylabel() == "span F1 [%]"

@@ -9,8 +9,8 @@ from support.drawing import make_record
 from support.made_up_comparisons import assert_readable
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures import draw, race, style
-from collapipe_jax.runs.results.studies import Run
+from collapipe_jax.runs.figures import draw, style, training
+from collapipe_jax.runs.results.checkpoints import Run
 
 POLICIES = ("dssra", "titanic", "vanilla_fl", "splitfed")
 
@@ -35,7 +35,7 @@ def made_up_race(kind, seeds, load=1.0):
 
 def test_every_seed_has_its_panel_and_its_clock():
     races = [made_up_race("tagging", 3), made_up_race("translation", 2, load=1e3)]
-    figure = race.draw(races)
+    figure = training.draw_race(races)
     assert_readable(figure)
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title("left") for axes in panels] == [
@@ -57,7 +57,9 @@ def test_every_seed_has_its_panel_and_its_clock():
 
 
 def test_a_race_of_a_task_of_ones_own():
-    (panel,) = race.draw([made_up_race("collapipe_jax.learning.tasks.tagging:Tagging", 1)]).axes
+    (panel,) = training.draw_race(
+        [made_up_race("collapipe_jax.learning.tasks.tagging:Tagging", 1)]
+    ).axes
     assert panel.get_ylabel() == "span F1 [%]"
 
 
@@ -75,6 +77,6 @@ def test_races_are_drawn_together_and_with_nothing_else(tmp_path, monkeypatch):
 
 
 def test_one_race_of_one_seed_fits_a_column():
-    figure = race.draw([made_up_race("tagging", 1)])
+    figure = training.draw_race([made_up_race("tagging", 1)])
     assert_readable(figure)
     assert figure.get_size_inches()[0] == style.COLUMN_WIDTH_IN

@@ -6,7 +6,7 @@ from support.drawing import rendered
 from support.made_up_comparisons import EIGHT, compared, row_artists, write_comparison
 
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.runs.figures import reduction
+from collapipe_jax.runs.figures import comparison
 from figures import __main__ as all_figures
 
 
@@ -17,12 +17,12 @@ def test_reduction_is_paired_and_signed(tmp_path):
         values["random"]["energy_j"][1] = np.inf
 
     result = compared(tmp_path, change=change)
-    told = reduction.reductions(result)["energy_j"]
+    told = comparison.reductions(result)["energy_j"]
     assert list(told) == list(EIGHT[1:])
     np.testing.assert_allclose(told["titanic"], 75)
     np.testing.assert_allclose(told["greedy"], -100)
     assert told["random"][1] == 100
-    axes = reduction.draw(result).axes[3]
+    axes = comparison.draw_reduction(result).axes[3]
     marked, _ = row_artists(axes, list(told).index("titanic"))
     np.testing.assert_allclose(marked["."], 75)
     np.testing.assert_allclose(marked["o"], [75])
@@ -32,7 +32,7 @@ def test_great_losses_stretch_the_axis(tmp_path):
     def change(drawn, values):
         values["titanic"]["energy_j"] = values["dssra"]["energy_j"] / 500
 
-    figure = rendered(reduction.draw(compared(tmp_path, change=change)))
+    figure = rendered(comparison.draw_reduction(compared(tmp_path, change=change)))
     assert figure.axes[3].get_xscale() == "symlog"
     assert figure.axes[3].get_xlim()[0] < -49900
     assert figure.axes[2].get_xscale() == "linear"

@@ -7,7 +7,7 @@ import pytest
 from support.drawing import make_record
 from support.made_up_comparisons import EIGHT, compared, rulers
 
-from collapipe_jax.runs.figures import constraints, memory, progress, style
+from collapipe_jax.runs.figures import limits, style, training
 
 
 def test_policies_keep_their_colours(tmp_path):
@@ -19,10 +19,12 @@ def test_policies_keep_their_colours(tmp_path):
         assert all(told[name] == looks[name] for name in names if name in looks)
         assert len({str(look) for look in told.values()}) == 2
     result = compared(tmp_path / "c", names=("splitfed", "dssra"))
-    above = memory.draw(result).axes[0]
+    above = limits.draw_memory(result).axes[0]
     colors = [line.get_color() for line in above.lines if line not in rulers(above)]
     assert colors == [looks["splitfed"]["color"], looks["dssra"]["color"]]
-    curves = [line for line in constraints.draw(result).axes[0].lines if line.get_linewidth() > 1]
+    curves = [
+        line for line in limits.draw_constraints(result).axes[0].lines if line.get_linewidth() > 1
+    ]
     assert [line.get_color() for line in curves] == colors
 
 
@@ -67,7 +69,9 @@ def test_time_unit(longest_s, unit):
 
 
 def test_files_are_reproducible_and_embed_truetype(tmp_path):
-    paths = [style.save(progress.draw([make_record()]), tmp_path / at, "p") for at in ("a", "b")]
+    paths = [
+        style.save(training.draw_progress([make_record()]), tmp_path / at, "p") for at in ("a", "b")
+    ]
     for first, second in zip(*paths, strict=True):
         assert first.read_bytes() == second.read_bytes()
     pdf = paths[0][0].read_bytes()

@@ -25,13 +25,13 @@ from collapipe_jax.runs.results.realisations import load_sweep
     ],
 )
 def test_sweeps_of_eight_policies_are_readable(values, tmp_path):
-    assert_readable(sweep.draw(load_sweep(write_sweep(tmp_path / "s", values))[0]))
+    assert_readable(sweep.draw_sweep(load_sweep(write_sweep(tmp_path / "s", values))[0]))
 
 
 @pytest.mark.parametrize("statistic", [pytest.param("median", marks=pytest.mark.slow), "mean"])
 def test_sweep_shows_estimates_at_its_values(statistic, tmp_path):
     result = load_sweep(write_sweep(tmp_path / "s"))[0]
-    figure = rendered(sweep.draw(result, statistic))
+    figure = rendered(sweep.draw_sweep(result, statistic))
     assert_units(figure)
     of = {"median": np.median, "mean": np.mean}[statistic]
     axes = figure.axes[1]
@@ -58,7 +58,7 @@ def test_policies_of_a_value_stand_side_by_side(tmp_path):
     assert np.all(np.diff(places, axis=0) > 0)
     np.testing.assert_allclose(places.mean(axis=0), [1, 2, 4])
     assert np.ptp(places, axis=0).max() < 0.5
-    figure = sweep.draw(result)
+    figure = sweep.draw_sweep(result)
     assert figure.axes[0].get_xscale() == "linear"
     assert figure.axes[0].get_xlabel() == "Clusters [–]"
 
@@ -76,26 +76,26 @@ def test_policies_of_a_value_stand_side_by_side(tmp_path):
 )
 def test_hard_sweeps_draw(keywords, tmp_path):
     result = load_sweep(write_sweep(tmp_path / "s", **keywords))[0]
-    rendered(sweep.draw(result, "mean"))
+    rendered(sweep.draw_sweep(result, "mean"))
 
 
 @pytest.mark.parametrize("statistic", ["median", "mean"])
 def test_a_point_where_no_network_can_run_is_left_out(statistic, tmp_path):
     result = load_sweep(write_sweep(tmp_path / "s", names=EIGHT[:2]))[0]
     result.points[0].networks["can_run"][:] = False
-    figure = rendered(sweep.draw(result, statistic))
+    figure = rendered(sweep.draw_sweep(result, statistic))
     drawn = figure.axes[1].containers[0].lines[0].get_ydata()
     assert np.isnan(drawn).tolist() == [True, False, False]
     for point in result.points:
         point.networks["can_run"][:] = False
     with pytest.raises(InputError, match="no network of the comparison can run"):
-        sweep.draw(result, statistic)
+        sweep.draw_sweep(result, statistic)
 
 
 def test_a_sweep_of_names_has_a_row_a_point(tmp_path):
     names = "as it is", "no noise"
     (result,) = load_sweep(write_sweep(tmp_path / "s", names, "Choice", log=False))
-    figure = rendered(sweep.draw(result))
+    figure = rendered(sweep.draw_sweep(result))
     axes = figure.axes[1]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(result.values)
     lines = [line for line in axes.lines if line not in rulers(axes)]
@@ -112,5 +112,5 @@ def test_further_axes_have_figures_of_their_own_and_seeds_are_networks(tmp_path)
     assert [line.others for line in lines] == [{"control.v": 1.0}, {"control.v": 3.0}]
     for line in lines:
         assert [len(p.policies["dssra"]["latency_s"]) for p in line.points] == [16, 16]
-    assert set(sweep.draw_several(lines)) == {"sweep_1", "sweep_mean_1", "sweep_2", "sweep_mean_2"}
-    assert sweep.draw(lines[1]).axes[0].get_title(loc="left").startswith("control.v = 3.0")
+    assert set(sweep.draw_sweeps(lines)) == {"sweep_1", "sweep_mean_1", "sweep_2", "sweep_mean_2"}
+    assert sweep.draw_sweep(lines[1]).axes[0].get_title(loc="left").startswith("control.v = 3.0")

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.runs.results import experiment as module
 from collapipe_jax.runs.results.experiment import Results, Variable, as_columns, as_rows
 from collapipe_jax.runs.results.store import Place, chunk_file

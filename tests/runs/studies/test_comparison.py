@@ -9,7 +9,7 @@ from support import tiny_run
 from support.compilations import compiles
 
 from collapipe_jax.cli.compare import summary_table
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.files import write_json
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.realisations import Case, Realisations
 from collapipe_jax.runs.studies import comparison as module

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collapipe_jax.runs.results.realisations import Case, Realisations
-from collapipe_jax.runs.studies.winners import find_winner, margin_text
+from collapipe_jax.runs.studies.comparison import find_winner, margin_text
 
 NETWORKS = 20
 

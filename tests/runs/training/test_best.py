@@ -12,7 +12,7 @@ from rich.console import Console
 from support import tiny_run
 from support.metrics import read_metrics
 
-from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config.experiment import build_experiment, build_rules
 from collapipe_jax.runs.training import central

@@ -24,7 +24,7 @@ from support.tiny_runs import ROUNDS, Killed, assert_same_run, interrupt_in, kil
 import collapipe_jax as cp
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.core.errors import InputError, InputWarning, TrainingError
-from collapipe_jax.core.io.lock import alone
+from collapipe_jax.core.files import alone
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.config.experiment import build_optimizers
 from collapipe_jax.runs.results import checkpoints as checkpoint

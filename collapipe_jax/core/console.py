@@ -1,15 +1,17 @@
-"""Progress of long work: a bar on a terminal, a line a minute in a file."""
+"""What a terminal shows: progress, as a bar there and a line a minute in a file, and tables."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-PERIOD_S = 60.0
+_PERIOD_S = 60.0
 """Least time between two lines."""
 _Item = TypeVar("_Item")
 
@@ -50,7 +52,7 @@ def progress(
         nonlocal now, shown_s
         with lock:
             now += steps
-            if time.monotonic() - shown_s >= PERIOD_S or now >= total:
+            if time.monotonic() - shown_s >= _PERIOD_S or now >= total:
                 shown_s = time.monotonic()
                 show(status)
 
@@ -65,3 +67,31 @@ def track(items: Iterable[_Item], what: str, total: int, console: Console) -> It
         for item in items:
             yield item
             advance(1, "")
+
+
+# Tables of results in a terminal.
+
+COMPACT = {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "pad_edge": False}
+"""Style of a table with many columns."""
+
+
+def make_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, **style: Any
+) -> Table:
+    """A table of ``left`` columns of words, then of numbers; ``style`` is that of rich."""
+    usual: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
+    table = Table(**usual | style)
+    for place, heading in enumerate(headings):
+        is_words = place < left
+        side = "left" if is_words else "right"
+        # Where the terminal is narrow, text goes on in another line: it is never cut.
+        table.add_column(heading, justify=side, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def console_for_tables(width: int) -> Console:
+    """A console as wide as the terminal; where the output is none, as the tables need."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)

@@ -1,6 +1,7 @@
-"""Sweeps of training runs: every point in a workdir of its own, in batches of one program."""
+"""Training from a configuration: one run, or a sweep of runs in batches of one program."""
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,20 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.core.errors import TrainingError
-from collapipe_jax.core.io.atomic import read_object
+from collapipe_jax.core.files import read_object
+from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.experiment import Experiment, build_experiment
 from collapipe_jax.runs.config.sweeps import SEED, Sweep
 from collapipe_jax.runs.results.checkpoints import load_run
-from collapipe_jax.runs.results.datasets import label_run
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import sweep_settings, swept_coordinates
-from collapipe_jax.runs.results.store import WHOLE, Place, Shard
+from collapipe_jax.runs.results.store import WHOLE, Place, Shard, label_run
 from collapipe_jax.runs.results.workdir import read_summary
+from collapipe_jax.runs.training.loop import train as train_experiment
 from collapipe_jax.runs.training.loop import train_together
-from collapipe_jax.runs.training.ongoing_run import BREAKDOWN
+from collapipe_jax.runs.training.ongoing_run import BREAKDOWN, TrainedRun
 
-EXPERIMENT = "train"
+_EXPERIMENT = "train"
 _BY_NODE = ("energy_j", "energy_queue", "memory_bytes")
 """Arrays of nodes that all policies have alike."""
 
@@ -35,7 +37,7 @@ def open_training(workdir: str | os.PathLike, sweep: Sweep) -> Results:
     options, config = sweep_settings(sweep)
     rounds = max(point.config.training.rounds for point in sweep.points)
     options["sizes"] = {**options["sizes"], "round": rounds}
-    return Results.create(workdir, EXPERIMENT, options, config, swept_coordinates(options))
+    return Results.create(workdir, _EXPERIMENT, options, config, swept_coordinates(options))
 
 
 def part_names(sweep: Sweep) -> list[str]:
@@ -43,7 +45,7 @@ def part_names(sweep: Sweep) -> list[str]:
     return [f"runs/{index:04d}" for index in range(len(sweep.points))]
 
 
-def run_folder(results: Results, part: str) -> Path:
+def _run_folder(results: Results, part: str) -> Path:
     """Workdir of a run."""
     return results.folder / part
 
@@ -77,7 +79,7 @@ def train_points(
     missing = [
         part
         for part in own
-        if part in lacking or read_object(run_folder(results, part) / "summary.json") is None
+        if part in lacking or read_object(_run_folder(results, part) / "summary.json") is None
     ]
     points = dict(zip(parts, range(len(parts)), strict=True))
     size = at_once or max(len(missing), 1)
@@ -88,13 +90,13 @@ def train_points(
         for part in batch:
             config = sweep.points[points[part]].config
             experiments.append(build_experiment(config, like=[*experiments, *before]))
-        folders = [run_folder(results, part) for part in batch]
+        folders = [_run_folder(results, part) for part in batch]
         try:
             train_together(experiments, folders, resume=True, console=console)
         except TrainingError as error:
             broken.append(str(error))
         for part in batch:
-            if (run_folder(results, part) / BREAKDOWN).exists():
+            if (_run_folder(results, part) / BREAKDOWN).exists():
                 continue
             _write_run(results, part, _place(sweep, points[part], results.options["sizes"]))
     if broken:
@@ -104,7 +106,7 @@ def train_points(
 
 def _write_run(results: Results, part: str, place: Place) -> None:
     """Write the history of a run, and the numbers of its summary, to the store."""
-    folder = run_folder(results, part)
+    folder = _run_folder(results, part)
     labelled = label_run(load_run(folder))
     data = {
         name: variable
@@ -131,7 +133,7 @@ def _place(sweep: Sweep, point: int, sizes: dict[str, int]) -> Place:
 def summarise_points(results: Results, sweep: Sweep) -> dict[str, Any]:
     """Axes, and the summary of every run ``at`` its point."""
     points = [
-        {"at": point.labels, **read_summary(run_folder(results, part), "sweep")}
+        {"at": point.labels, **read_summary(_run_folder(results, part), "sweep")}
         for point, part in zip(sweep.points, part_names(sweep), strict=True)
     ]
     return {"axes": results.options["axes"], "points": points}
@@ -144,3 +146,47 @@ def by_setting(points: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], l
         at = {name: value for name, value in point["at"].items() if name != SEED}
         groups.setdefault(repr(at), (at, []))[1].append(point)
     return list(groups.values())
+
+
+# Training from Python: a configuration in, a trained model out.
+
+
+def train(
+    config: Config,
+    workdir: str | os.PathLike | None = None,
+    *,
+    quiet: bool = False,
+) -> TrainedRun:
+    """Train the model of a configuration over a simulated network.
+
+    The same call again goes on where the first stopped, or returns what it left.
+
+    Args:
+      config: as of :func:`read_config`.
+      workdir: folder to keep metrics, checkpoints and model in; None keeps nothing.
+      quiet: whether to show no progress.
+
+    Returns:
+      Parameters, metrics of all rounds, test scores, and what figures are drawn from.
+
+    Raises:
+      InputError: naming the key, file or folder that is wrong.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> tiny = {"network.clusters": 2, "network.devices": 2, "policy.name": "static_pipeline"}
+      >>> tiny |= {"model.width": 16, "model.heads": 2, "model.feed_forward_width": 32}
+      >>> tiny |= {"task.pairs": 400, "task.validation_pairs": 20, "task.test_pairs": 20}
+      >>> tiny |= {"training.rounds": 2, "training.warmup_steps": 2}
+      >>> run = cp.train(cp.read_config("quickstart", tiny), quiet=True)
+      >>> run.history["latency_s"].shape, run.history["energy_j"].shape  # s; J, [rounds, N, K + 1]
+      ((2,), (2, 2, 3))
+    """
+    experiment, console = build_experiment(config), Console(quiet=quiet)
+    if workdir is not None:
+        return train_experiment(experiment, workdir, resume=True, console=console)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return train_experiment(experiment, folder, console=console)
+        except KeyboardInterrupt as stop:
+            raise type(stop)("nothing is kept without a workdir") from None

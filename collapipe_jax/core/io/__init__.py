@@ -1,1 +1,0 @@
-"""Files that are whole or not there, and read without surprises."""
