@@ -1,4 +1,4 @@
-"""Objects by name: those of a registry, and one's own as ``package.module:name``; public names of a wing."""
+"""Objects by name: of a registry, or one's own as ``package.module:name``; names of a wing."""
 
 import functools
 import importlib

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,19 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
 from collapipe_jax.core.errors import InputError, under_keys
-from collapipe_jax.learning.models.config import LARGEST, LINEAR_LAYERS, AdapterConfig, BertConfig
+from collapipe_jax.learning.models.causal_files import load_causal_lm
+from collapipe_jax.learning.models.config import (
+    GATED_LAYERS,
+    LARGEST,
+    AdapterConfig,
+    BertConfig,
+    CausalConfig,
+    EncoderConfig,
+)
 from collapipe_jax.learning.models.layers import LORA_A, LORA_B, Params, init_linear
-from collapipe_jax.learning.models.layouts import BERT
+from collapipe_jax.learning.models.layouts import BERT, CAUSAL, Layout
 from collapipe_jax.learning.models.pretrained import (
     LabellingBert,
-    encoder_pattern,
     load_bert,
     name_with_head,
     read_head,
@@ -106,17 +113,18 @@ def digest(base: Params) -> np.ndarray | None:
     return np.frombuffer(whole.digest(), np.uint8)
 
 
-# Adapters of a BERT in the layout of PEFT, beside the checkpoint that they change.
+# Adapters in the layout of PEFT, beside the checkpoint that they change.
 #
 # A folder holds ``adapter_config.json`` and ``adapter_model.safetensors``, which ``PeftModel``
-# reads, and ``config.json`` with the labels. Head and pooler are modules to save there. Layout:
+# reads, and ``config.json`` with what else the task needs. What is trained besides adapters is
+# whole there, as modules to save. Layout:
 # https://huggingface.co/docs/peft/developer_guides/checkpoint.
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _DIGEST = "collapipe_base_sha256"
 _BASE = "base_model_name_or_path"
 _PREFIX = "base_model.model."
-_TEXTS, _TOKENS = "SEQ_CLS", "TOKEN_CLS"
+_TEXTS, _TOKENS, _CAUSAL = "SEQ_CLS", "TOKEN_CLS", "CAUSAL_LM"
 
 # Keys that change what adapters compute, with the values that ours have; all may be absent.
 _REQUIRED: dict[str, tuple[object, ...]] = {
@@ -133,40 +141,63 @@ _read_json = functools.partial(read_json, remedy="Take the original file")
 
 
 def save_adapters(
-    folder: Path, sizes: BertConfig, params: Params, base: Path, settings: Mapping[str, Any]
+    folder: Path,
+    sizes: EncoderConfig,
+    params: Params,
+    base: Path,
+    settings: Mapping[str, Any],
+    same_decoder: Params | None = None,
 ) -> None:
-    """Write adapters and head for :func:`load_adapted_bert` and PEFT, ``config.json`` last.
+    """Write adapters, and decoder or head, for PEFT and the functions below.
 
     Args:
       folder: made where it is missing.
-      sizes: with adapters.
+      sizes: of a BERT or a decoder-only model, with adapters.
       params: of the whole model, ``{"embedding", "encoder", "decoder"}``.
       base: the checkpoint's folder.
-      settings: keys of ``config.json``, with ``id2label`` and ``architectures``.
+      settings: keys of ``config.json``, which is written last: labels and classes, say.
+      same_decoder: the base's; where training left it as it was, it is not written.
     """
     trained, frozen = split(jax.tree.map(np.asarray, params))
-    adapters, own = sizes.adapters, {"encoder": trained["encoder"]} | trained["decoder"]
+    adapters, own = sizes.adapters, {"encoder": trained["encoder"]}
     if adapters is None or (numbers := digest(frozen)) is None:
         raise InputError("model.adapter_rank", 0, "the model has no adapters", "Give 1 or more")
+    if isinstance(sizes, BertConfig):
+        layout, with_head, own = BERT, name_with_head, own | trained["decoder"]
+        task_type, model_type = _TEXTS if "pooler" in own else _TOKENS, "bert"
+        whole = ["classifier", *(["pooler"] if "pooler" in own else [])]
+    else:
+        layout, with_head, whole = CAUSAL, str, []
+        task_type, model_type = _CAUSAL, settings["model_type"]
+        decoder = trained["decoder"]
+        if same_decoder is None or _differ(decoder, same_decoder):
+            # "norm" alone would also be the end of the names of the blocks' norms.
+            own, whole = own | {"decoder": decoder}, ["model.norm", "lm_head"]
     tensors = {
-        _PREFIX + name_with_head(name): tensor
-        for name, tensor in as_tensors(own, BERT.tensors).items()
+        _PREFIX + with_head(name): tensor
+        for name, tensor in as_tensors(own, layout.tensors).items()
     }
-    maps = "|".join(encoder_pattern(target) for target in adapters.targets)
+    maps = "|".join(layout.pattern(target) for target in adapters.targets)
     document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
-        "task_type": _TEXTS if "pooler" in own else _TOKENS,
+        "task_type": task_type,
         _BASE: str(base),
         "r": adapters.rank,
         "lora_alpha": adapters.alpha,
         "lora_dropout": 0.0,
         # An expression, since the name of a block's last map ends that of another.
         "target_modules": f".*({maps})",
-        "modules_to_save": ["classifier", *(["pooler"] if "pooler" in own else [])],
+        "modules_to_save": whole or None,
         "inference_mode": True,
     }
-    settings = {**settings, _DIGEST: numbers.tobytes().hex(), "model_type": "bert"}
+    settings = {**settings, _DIGEST: numbers.tobytes().hex(), "model_type": model_type}
     documents = {ADAPTER_CONFIG: document, CONFIG: settings}
     write_checkpoint(folder, tensors, documents, ADAPTER_WEIGHTS)
+
+
+def _differ(one: Params, other: Params) -> bool:
+    """Whether any number differs."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return any(not np.array_equal(a, b) for a, b in pairs)
 
 
 def load_adapted_bert(folder: Path) -> LabellingBert:
@@ -176,59 +207,96 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
       InputError: on a missing or unreadable file, another kind of adapter, a base that is
         missing or that was changed, or tensors that are missing, unknown or of another shape.
     """
-    document, settings = _read_json(folder / ADAPTER_CONFIG), _read_json(folder / CONFIG)
-    refuse_unsupported(folder / ADAPTER_CONFIG, document, _REQUIRED)
+    document, settings, tensors = _read_adapters(folder)
+    labels = read_labels(folder / CONFIG, settings)
+    tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+    sizes, base = _load_base(folder, document, settings, load_bert)
+    body = {name: base[name] for name in CLIENT_PARTS}
+
+    def head(key: jax.Array) -> Params:
+        return {"head": init_linear(key, sizes.width, len(labels), sizes)}
+
+    expected = jax.eval_shape(head, jax.random.key(0))
+    if "pooler.dense.weight" in tensors:
+        expected["pooler"] = jax.eval_shape(lambda: base["pooler"])
+    whole = _fill_adapted(folder, document, tensors, body, expected, BERT)
+    if "pooler" in base and document.get("task_type") != _TOKENS:
+        whole.setdefault("pooler", base["pooler"])
+    return LabellingBert(sizes, whole, labels, *read_head(folder / CONFIG, settings))
+
+
+def load_adapted_causal_lm(folder: Path) -> tuple[CausalConfig, Params, dict[str, Any]]:
+    """A base with adapters in its weights; results as of ``load_causal_lm``.
+
+    Raises:
+      InputError: as :func:`load_adapted_bert`.
+    """
+    document, settings, tensors = _read_adapters(folder)
+    sizes, base, on_file = _load_base(folder, document, settings, load_causal_lm)
+    body = {name: base[name] for name in CLIENT_PARTS}
+    is_whole = any(name.startswith(CAUSAL.tensors["decoder/word"]) for name in tensors)
+    expected = jax.eval_shape(lambda: {"decoder": base["decoder"]}) if is_whole else {}
+    whole = _fill_adapted(folder, document, tensors, body, expected, CAUSAL)
+    return sizes, {"decoder": base["decoder"]} | whole, on_file
+
+
+def _read_adapters(
+    folder: Path,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
+    """``adapter_config.json`` and ``config.json``, which are checked, and the tensors."""
+    path = folder / ADAPTER_CONFIG
+    document = _read_json(path)
+    # PEFT alone writes no config.json.
+    has_settings = (folder / CONFIG).exists()
+    settings = _read_json(folder / CONFIG) if has_settings else {}
+    refuse_unsupported(path, document, _REQUIRED)
     for key, kinds in (("r", (int,)), ("lora_alpha", (int, float))):
         found: Any = document.get(key)
         if type(found) not in kinds or not 0 < found <= LARGEST:
             problem, remedy = f"no number above 0, up to {LARGEST}", "Take the original file"
-            raise InputError(f"{folder / ADAPTER_CONFIG}: {key}", found, problem, remedy)
-    labels, path = read_labels(folder / CONFIG, settings), folder / ADAPTER_WEIGHTS
-    tensors = read_tensors(path, lambda name: name.removeprefix(_PREFIX).removeprefix("bert."))
-    sizes, base = _load_base(folder, document, settings)
-    body = {name: base[name] for name in CLIENT_PARTS}
-    adapters = AdapterConfig(
-        rank=document["r"], alpha=document["lora_alpha"], targets=_targets(tensors)
-    )
+            raise InputError(f"{path}: {key}", found, problem, remedy)
+    tensors = read_tensors(folder / ADAPTER_WEIGHTS, lambda name: name.removeprefix(_PREFIX))
+    return document, settings, tensors
 
-    def init(key: jax.Array) -> Params:
-        trained, _ = split(add_adapters(key, body, adapters))
-        head = {"head": init_linear(key, sizes.width, len(labels), sizes)}
-        return {"encoder": trained["encoder"]} | head
 
-    expected = jax.eval_shape(init, jax.random.key(0))
-    if "pooler.dense.weight" in tensors:
-        expected["pooler"] = jax.eval_shape(lambda: base["pooler"])
-    own = fill_params(path, expected, tensors, BERT.tensors)
+def _fill_adapted(
+    folder: Path,
+    document: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    body: Params,
+    others: Params,
+    layout: Layout,
+) -> Params:
+    """Embedding and encoder with adapters in their weights, and ``others`` of these shapes."""
+    targets = tuple(filter(functools.partial(_is_adapted, tensors, layout), GATED_LAYERS))
+    adapters = AdapterConfig(rank=document["r"], alpha=document["lora_alpha"], targets=targets)
+    key = jax.random.key(0)
+    shapes = jax.eval_shape(lambda: split(add_adapters(key, body, adapters))[0])
+    expected = {"encoder": shapes["encoder"]} | others
+    own = fill_params(folder / ADAPTER_WEIGHTS, expected, tensors, layout.tensors)
     encoder = join(own.pop("encoder"), body["encoder"])
-    whole = fuse(body | {"encoder": encoder}, adapters)
-    if "pooler" in base and document.get("task_type") != _TOKENS:
-        whole["pooler"] = base["pooler"]
-    return LabellingBert(sizes, whole | own, labels, *read_head(folder / CONFIG, settings))
+    return fuse(body | {"encoder": encoder}, adapters) | own
 
 
-def _targets(tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:
-    """Maps that have an adapter in some block."""
-
-    def is_adapted(target: str) -> bool:
-        pattern = re.compile(encoder_pattern(target) + r"\.lora_A\.weight")
-        return any(map(pattern.fullmatch, tensors))
-
-    return tuple(filter(is_adapted, LINEAR_LAYERS))
+def _is_adapted(tensors: Mapping[str, np.ndarray], layout: Layout, target: str) -> bool:
+    """Whether a map has an adapter in some block."""
+    if not (name := layout.pattern(target)):
+        return False
+    return any(map(re.compile(name + r"\.lora_A\.weight").fullmatch, tensors))
 
 
 def _load_base(
-    folder: Path, document: Mapping[str, Any], settings: Mapping[str, Any]
-) -> tuple[BertConfig, Params]:
-    """The BERT that the adapters change; another than in training is refused, where they tell."""
+    folder: Path, document: Mapping[str, Any], settings: Mapping[str, Any], load: Callable
+) -> Any:
+    """The model that the adapters change; another than in training is refused, where they tell."""
     key, path = f"{folder / ADAPTER_CONFIG}: {_BASE}", document.get(_BASE, "")
     if not isinstance(path, str) or not os.path.isdir(path):
-        remedy = "Write there where its BERT lies on this machine"
+        remedy = "Write there where its base lies on this machine"
         raise InputError(key, path, "is no folder", remedy)
     with under_keys({"directory": key}):
-        sizes, base = load_bert(path)
+        sizes, base, *more = load(path)
     numbers, stated = digest({name: base[name] for name in CLIENT_PARTS}), settings.get(_DIGEST)
     if stated is not None and (numbers is None or numbers.tobytes().hex() != stated):
         problem = "the adapters were trained on other weights"
         raise InputError(key, path, problem, "Name the folder with those weights")
-    return sizes, base
+    return sizes, base, *more

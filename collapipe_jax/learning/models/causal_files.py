@@ -179,21 +179,27 @@ def _kind(rotary: Mapping[str, Any]) -> Any:
     return rotary.get("rope_type", rotary.get("type", "default"))
 
 
+def model_type(config: CausalConfig) -> str:
+    """Llama, Qwen2 or Qwen3, as ``config.json`` names the one that has these blocks."""
+    if (kind := (config.query_bias, config.query_key_norm)) not in _MODEL_TYPES:
+        problem, remedy = "has no place in config.json", "Qwen3, which norms queries, has none"
+        raise InputError("model.query_bias", True, problem, remedy)
+    return _MODEL_TYPES[kind]
+
+
 def _config_document(config: CausalConfig) -> dict[str, Any]:
     """``config.json`` of these sizes."""
     problem = "has no place in config.json"
     if config.activation != "silu":
         raise InputError("model.activation", config.activation, problem, "The gate's is 'silu'")
-    if (kind := (config.query_bias, config.query_key_norm)) not in _MODEL_TYPES:
-        raise InputError("model.query_bias", True, problem, "Qwen3, which norms queries, has none")
-    model_type, base = _MODEL_TYPES[kind], float(config.rotary_base)
+    kind, base = model_type(config), float(config.rotary_base)
     rotary: dict[str, Any] = {"rope_type": "default", _ROTARY_BASE: base}
     if config.rotary_scaling is not None:
         rotary |= {"rope_type": "llama3"}
         rotary |= {key: getattr(config.rotary_scaling, ours) for ours, key in _SCALING.items()}
     return {
-        "architectures": [_CLASSES[model_type]],
-        "model_type": model_type,
+        "architectures": [_CLASSES[kind]],
+        "model_type": kind,
         "dtype": "float32",
         "hidden_act": "silu",
         **CAUSAL.written_sizes(config),

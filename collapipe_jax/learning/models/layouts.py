@@ -5,6 +5,7 @@ BERT: https://huggingface.co/docs/transformers/model_doc/bert. Llama, Qwen2 and 
 have the paths of our parameters.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +77,11 @@ class Layout(NamedTuple):
     def read_sizes(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Sizes in ``config.json``."""
         return {ours: document.get(key, absent) for ours, (key, absent) in self.sizes.items()}
+
+    def pattern(self, target: str) -> str:
+        """Regular expression of a linear map's names in all blocks; empty if they have none."""
+        names = [name for path, name in self.tensors.items() if path.endswith(f"/{target}")]
+        return re.escape(names[0]).replace(r"\{\}", r"\d+") if names else ""
 
     def size_keys(self, path: Path) -> dict[str, str]:
         """Keys to blame in ``config.json``, by ours in ``model``; see ``under_keys``."""

@@ -70,7 +70,8 @@ _REQUIRED: dict[str, tuple[object, ...]] = {
 }
 
 _HEAD, _LANGUAGE = "classifier.", "cls.predictions."
-_TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout has twice
+_TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout may have twice
+_TABLE = "embeddings.word_embeddings.weight"
 
 # Heads of pretraining and question answering, and the numbers 0 .. P - 1 that older versions
 # stored.
@@ -160,7 +161,13 @@ def load_masked_bert(directory: str | Path) -> tuple[BertConfig, Params]:
     """
     directory = Path(directory)
     config, document = read_bert_config(directory / CONFIG)
-    tensors = _read_all(directory, document, (*_OTHERS, _HEAD, _TIED_BIAS))
+    tensors = _read_all(directory, document, (*_OTHERS, _HEAD))
+    # Tied tables are on file once, and newer versions store the bias under its first name alone.
+    bias = tensors.pop(_TIED_BIAS, None)
+    output = BERT.tensors["output"]
+    for part, tied in (("weight", tensors.get(_TABLE)), ("bias", bias)):
+        if tied is not None:
+            tensors.setdefault(f"{output}.{part}", tied)
     return config, _fill(directory, config, tensors, masked_lm=True)
 
 
@@ -263,12 +270,6 @@ def _expected_params(
 def name_with_head(name: str) -> str:
     """A tensor's name in a BERT with a head, by that in ``BertModel``."""
     return name if name.startswith((_HEAD, _LANGUAGE)) else f"bert.{name}"
-
-
-def encoder_pattern(target: str) -> str:
-    """Regular expression of the names that a linear map of all blocks has in ``BertModel``."""
-    (name,) = (name for path, name in BERT.tensors.items() if path.endswith(f"/{target}"))
-    return re.escape(name).replace(r"\{\}", r"\d+")
 
 
 def _read_all(

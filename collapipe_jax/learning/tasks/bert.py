@@ -339,7 +339,7 @@ def _with_head(
 
 def load_wordpiece(folder: Path, sizes: BertConfig) -> tuple[WordPiece, int]:
     """The vocabulary of a trained BERT, and the length of a row; refused where they do not fit."""
-    wordpiece, length = WordPiece.from_pretrained(folder)
+    wordpiece, length = WordPiece.from_pretrained(folder, sizes.positions)
     if (found := len(wordpiece.pieces)) > sizes.vocabulary_size:
         problem = f"has {found} pieces, the model {sizes.vocabulary_size}"
         raise InputError("file", str(folder / "vocab.txt"), problem, "Take the original file")

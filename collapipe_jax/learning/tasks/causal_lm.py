@@ -14,8 +14,14 @@ import numpy as np
 from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
+from collapipe_jax.learning.models.adapters import (
+    ADAPTER_CONFIG,
+    load_adapted_causal_lm,
+    save_adapters,
+)
 from collapipe_jax.learning.models.causal_files import (
     load_causal_lm,
+    model_type,
     read_causal_config,
     save_causal_lm,
 )
@@ -77,6 +83,7 @@ class LanguageModelling(Task):
     model: CausalLM
     # Parameters to start from, as of ``load_causal_lm``, or None
     pretrained: Params | None = None
+    pretrained_folder: str = ""  # where they are from
 
     @classmethod
     def make_sizes(cls, config: Config) -> CausalConfig:
@@ -184,7 +191,9 @@ class LanguageModelling(Task):
         smoothing = config["model"]["label_smoothing"]
         model = CausalLM(sizes=sizes, label_smoothing=smoothing)
         kind = config["task"]["kind"]
-        return cls(kind=kind, model=model, data=data, pretrained=pretrained)
+        return cls(
+            kind=kind, model=model, data=data, pretrained=pretrained, pretrained_folder=folder
+        )
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any, else fresh ones."""
@@ -287,27 +296,44 @@ class LanguageModelling(Task):
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write model and vocabulary as Hugging Face lays them out."""
         self.save(folder)
-        sizes, tokenizer = self.model.sizes, self.data.tokenizer
         # The layout needs the deviation of fresh weights; LeCun's law states none.
-        deviation = sizes.table_deviation
+        sizes = self.model.sizes
+        sizes = dataclasses.replace(sizes, initial_deviation=sizes.table_deviation)
+        save_causal_lm(folder, sizes, params, self._settings)
+
+    def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
+        """Write adapters and vocabulary as PEFT lays them out, and a decoder that was trained."""
+        if self.pretrained is not None:
+            self.save(folder)
+            base, sizes = Path(self.pretrained_folder).absolute(), self.model.sizes
+            settings = self._settings | {"model_type": model_type(sizes)}
+            decoder = self.pretrained["decoder"]
+            save_adapters(Path(folder), sizes, params, base, settings, same_decoder=decoder)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """Keys of ``config.json`` that are no sizes."""
+        tokenizer = self.data.tokenizer
         ends = list(tokenizer.ends)
         settings = {"bos_token_id": tokenizer.begin, "eos_token_id": ends if ends[1:] else ends[0]}
         if self.pretrained is None:
             settings["pad_token_id"] = PAD_ID
-        sizes = dataclasses.replace(sizes, initial_deviation=deviation)
-        save_causal_lm(folder, sizes, params, settings | {TASK_KEY: self.kind})
+        return settings | {TASK_KEY: self.kind}
 
     @classmethod
     def load(cls, folder: Path) -> tuple["LanguageModelling", Params]:
         """A trained language model.
 
         Args:
-          folder: with ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
+          folder: with ``config.json``, ``model.safetensors`` and ``tokenizer.json``; or with
+            adapters of another model in place of the second.
 
         Raises:
           InputError: a missing or damaged file.
         """
-        sizes, params, document = load_causal_lm(folder)
+        is_adapted = (folder / ADAPTER_CONFIG).exists()
+        read = load_adapted_causal_lm if is_adapted else load_causal_lm
+        sizes, params, document = read(folder)
         tokenizer = ByteTokenizer.from_folder(folder, document)
         if (pieces := tokenizer.size) > sizes.vocabulary_size:
             problem = f"has {pieces} pieces, the model {sizes.vocabulary_size}"

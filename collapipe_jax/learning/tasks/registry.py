@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,15 @@ def find_task(kind: str) -> type[Task]:
     return task
 
 
+_OF_CLASSES = {
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForMaskedLM": "masked_lm",
+    "ForPreTraining": "masked_lm",
+    "ForCausalLM": "causal_lm",
+}
+"""Tasks by how the classes of ``transformers`` end, which ``config.json`` names."""
+
 _DIGESTS = "collapipe_sha256"
 """Key of ``config.json`` with digests of a model's other files."""
 
@@ -60,11 +69,12 @@ class TrainedModel:
 
 
 def load(folder: str | os.PathLike[str]) -> TrainedModel:
-    """The trained model of a run.
+    """The trained model of a run, or a model in the layout of Hugging Face.
 
     Args:
       folder: workdir of a run that has ended, or the folder ``model`` in it, or a copy of either.
-        A task of one's own is imported by the name in ``config.json``.
+        A task of one's own is imported by the name in ``config.json``. Or a folder of a BERT with
+        a head, a Llama or a Qwen, whose class says the task.
 
     Raises:
       InputError: a folder without a model, or with a damaged one.
@@ -77,14 +87,26 @@ def load(folder: str | os.PathLike[str]) -> TrainedModel:
     """
     path = _model_folder(Path(folder))
     config = path / CONFIG
-    kind = read_json(config, "Take the original file").get(TASK_KEY)
-    if not isinstance(kind, str) or not kind:
-        problem = f"its {CONFIG} lacks {TASK_KEY}: another program or an older version wrote it"
-        raise InputError("model", str(folder), problem, "Train it anew")
+    document = read_json(config, "Take the original file")
+    kind = document.get(TASK_KEY) or _task_of_class(folder, document)
+    if not isinstance(kind, str):
+        raise InputError(f"{config}: {TASK_KEY}", kind, "is no name", "Take the original file")
     with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
         task = find_task(kind)
     _check_digests(path)
     return TrainedModel(*task.load(path))
+
+
+def _task_of_class(folder: str | os.PathLike[str], document: Mapping[str, Any]) -> str:
+    """The task of a folder of another program."""
+    names = document.get("architectures")
+    for name in names if isinstance(names, list) else ():
+        for end, kind in _OF_CLASSES.items():
+            if str(name).endswith(end):
+                return kind
+    problem = f"its {CONFIG} names neither a task ({TASK_KEY}) nor a class with one (architectures)"
+    remedy = f"Fine-tune it with train --model, or take one that ends in {', '.join(_OF_CLASSES)}"
+    raise InputError("model", str(folder), problem, remedy)
 
 
 def seal_model(folder: Path) -> None:

@@ -25,6 +25,7 @@ BPE_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, UNKNOWN, CLASSIFY, SEPARATE = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 MASK = "[MASK]"  # no text has it; other programs that read the vocabulary ask for it
 CONTINUES = "##"
+_NO_LENGTH = int(1e30)  # what ``transformers`` writes where a tokenizer has no longest text
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _LONG_WORD = re.compile(r"\S{1000}")
 
@@ -118,23 +119,32 @@ class WordPiece:
         write_text(Path(path), "".join(f"{piece}\n" for piece in self.pieces))
 
     @classmethod
-    def from_pretrained(cls, folder: Path) -> tuple["WordPiece", int]:
-        """The vocabulary and the length of a row that ``save_pretrained`` wrote.
+    def from_pretrained(cls, folder: Path, positions: int) -> tuple["WordPiece", int]:
+        """The vocabulary beside a BERT, and the length of a row.
+
+        Folders of other programs may lack ``vocab.txt``, or the longest text: then
+        ``tokenizer.json`` has the pieces, and a row is as long as the model's ``positions``.
 
         Raises:
           InputError: a missing or damaged file, or a vocabulary other than ``tokenizer.json`` has.
         """
         path = folder / _TOKENIZER_CONFIG
         settings = read_json(path, "Name the folder of a trained model")
-        length, lowercase = settings.get("model_max_length"), settings.get("do_lower_case")
+        fast = read_object(folder / "tokenizer.json") or {}
+        normalizer, model = ({**(fast.get(key) or {})} for key in ("normalizer", "model"))
+        lowercase = settings.get("do_lower_case", normalizer.get("lowercase"))
+        length = settings.get("model_max_length", _NO_LENGTH)
+        if length == _NO_LENGTH:
+            length = positions
         if type(length) is not int or length < 3 or type(lowercase) is not bool:
-            problem = "lacks a model_max_length from 3 on, or do_lower_case"
+            problem = "lacks do_lower_case, or has a model_max_length below 3"
             raise InputError("file", str(path), problem, "Take the original file")
+        numbers = model.get("vocab") or {}
         file = TextFile("file", str((folder / "vocab.txt").absolute()))
+        if numbers and not (folder / "vocab.txt").exists():
+            return cls(sorted(numbers, key=numbers.__getitem__), lowercase), length
         pieces = _read_pieces(file)
-        # Other programs read this file, whose vocabulary is the same.
-        model = (read_object(folder / "tokenizer.json") or {}).get("model")
-        numbers = model.get("vocab", {}) if isinstance(model, dict) else {}
+        # Other programs read tokenizer.json, whose vocabulary is the same.
         other = [n for n, piece in enumerate(pieces) if numbers and numbers.get(piece) != n]
         if other:
             problem = f"line {other[0] + 1} is another piece than in tokenizer.json beside it"

@@ -26,15 +26,20 @@ from collapipe_jax.learning.models.adapters import (
     fuse,
     join,
     load_adapted_bert,
+    load_adapted_causal_lm,
     save_adapters,
     split,
 )
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch, logits
-from collapipe_jax.learning.models.config import AdapterConfig
+from collapipe_jax.learning.models.causal_files import load_causal_lm
+from collapipe_jax.learning.models.causal_lm import CausalBatch, CausalLM
+from collapipe_jax.learning.models.causal_lm import logits as causal_logits
+from collapipe_jax.learning.models.config import GATED_LAYERS, AdapterConfig
 from collapipe_jax.learning.models.layers import init_linear
 from collapipe_jax.learning.models.pretrained import label_settings, load_bert, save_bert
 
 GOLDEN, BASE = DATA / "adapters_tiny", DATA / "bert_tiny"
+LLAMA = DATA / "llama_tiny"
 ADAPTERS = AdapterConfig(rank=2, alpha=6.0, targets=("query", "value", "inner"))
 
 
@@ -196,3 +201,47 @@ def write_golden():
     labels = {"id2label": dict(enumerate("abc"))}
     (GOLDEN / "config.json").write_text(json.dumps(labels) + "\n")
     np.savez(GOLDEN / "expected.npz", token_ids=token_ids.astype(np.int32), logits=found)
+
+
+def adapted_llama(targets, decoder_factor):
+    """A Llama on file, and the same with adapters that do something."""
+    sizes, base, _ = load_causal_lm(LLAMA)
+    adapters = AdapterConfig(rank=2, alpha=6.0, targets=targets)
+    trained, frozen = split(add_adapters(jax.random.key(1), base, adapters))
+    trained["encoder"] = jax.tree.map(lambda leaf: leaf + 0.1, trained["encoder"])
+    trained["decoder"] = jax.tree.map(lambda leaf: decoder_factor * leaf, trained["decoder"])
+    sizes = dataclasses.replace(sizes, adapters=adapters)
+    return sizes, base, join(trained, frozen)
+
+
+@pytest.mark.parametrize("targets", [("query", "value"), GATED_LAYERS])
+@pytest.mark.parametrize("decoder_factor", [1.0, 1.1])
+def test_adapters_of_a_llama_are_loaded_and_a_decoder_only_if_it_changed(
+    tmp_path, targets, decoder_factor
+):
+    sizes, base, params = adapted_llama(targets, decoder_factor)
+    save_adapters(tmp_path, sizes, params, LLAMA, {"model_type": "llama"}, base["decoder"])
+    written = load_file(tmp_path / "adapter_model.safetensors")
+    assert all(name.startswith("base_model.model.") for name in written)
+    assert any("lm_head" in name for name in written) == (decoder_factor != 1.0)
+    found, loaded, _ = load_adapted_causal_lm(tmp_path)
+    assert dataclasses.replace(found, adapters=sizes.adapters) == sizes
+    assert_close(loaded, fuse(params, sizes.adapters), 0.0)
+    (tmp_path / "config.json").unlink()  # which PEFT does not write
+    assert_close(load_adapted_causal_lm(tmp_path)[1], loaded, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder_factor", [1.0, 1.1])
+def test_peft_computes_the_same_with_adapters_of_a_llama(tmp_path, decoder_factor):
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    sizes, base, params = adapted_llama(GATED_LAYERS, decoder_factor)
+    save_adapters(tmp_path, sizes, params, LLAMA, {"model_type": "llama"}, base["decoder"])
+    ids = np.arange(3, 27).reshape(2, 12)
+    batch = CausalBatch(np.pad(ids, ((0, 0), (0, 1))))
+    model = transformers.LlamaForCausalLM.from_pretrained(LLAMA)
+    with torch.no_grad():
+        theirs = peft.PeftModel.from_pretrained(model, tmp_path)(torch.tensor(ids)).logits.numpy()
+    ours = causal_logits(CausalLM(sizes=sizes), params, batch)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)

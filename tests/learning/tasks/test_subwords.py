@@ -154,7 +154,7 @@ def test_save_and_read(learnt, tmp_path):
     assert WordPiece.from_file(f"{tmp_path}/vocab.txt").pieces == learnt.pieces
     learnt.save_pretrained(tmp_path, 9)
     (tmp_path / "vocab.txt").write_bytes(windows)
-    assert WordPiece.from_pretrained(tmp_path)[0].pieces == learnt.pieces
+    assert WordPiece.from_pretrained(tmp_path, 512)[0].pieces == learnt.pieces
 
 
 def test_words_are_found_where_they_stand(hand_made):
@@ -169,7 +169,7 @@ def test_words_are_found_where_they_stand(hand_made):
 def test_a_vocabulary_for_other_programs_is_read_back(tmp_path, lowercase):
     ours = train_wordpiece(["El Ni\u00f1o reverses [SEP] IgG"] * 2, 100, lowercase)
     ours.save_pretrained(tmp_path, 9)
-    again, length = WordPiece.from_pretrained(tmp_path)
+    again, length = WordPiece.from_pretrained(tmp_path, 512)
     assert (again.pieces, again.lowercase, length) == (ours.pieces, lowercase, 9)
     theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     theirs.encode_special_tokens = True  # as split_special_tokens says
@@ -177,8 +177,10 @@ def test_a_vocabulary_for_other_programs_is_read_back(tmp_path, lowercase):
         expected = [int(i) for i in ours.encode_texts([text], 50)[0][0] if i]
         assert theirs.encode(text).ids == expected
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert WordPiece.from_pretrained(tmp_path, 512)[1] == 512
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 2}')
     with pytest.raises(InputError, match="model_max_length"):
-        WordPiece.from_pretrained(tmp_path)
+        WordPiece.from_pretrained(tmp_path, 512)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,25 @@ def test_a_workdir_its_model_and_copies_are_loaded(tmp_path):
         assert cp.load(folder).predict(["tell me of oslo"])[0].label == "place"
 
 
+def test_a_model_of_another_program_is_used_by_its_class(tmp_path):
+    shutil.copytree(GOLDEN, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    document = json.loads(path.read_text())
+    for key in [key for key in document if key.startswith("collapipe")]:
+        del document[key]
+    assert document["architectures"] == ["BertForSequenceClassification"]
+    path.write_text(json.dumps(document))
+    # transformers 5 writes no vocab.txt, and where a tokenizer has no longest text a large number.
+    (path.parent / "vocab.txt").unlink()
+    (path.parent / "labels.txt").unlink(missing_ok=True)
+    settings_path = path.parent / "tokenizer_config.json"
+    settings = json.loads(settings_path.read_text()) | {"model_max_length": int(1e30)}
+    del settings["do_lower_case"]
+    settings_path.write_text(json.dumps(settings))
+    texts = ["tell me of oslo", "what is the time"]
+    assert cp.load(tmp_path).predict(texts) == cp.load(GOLDEN).predict(texts)
+
+
 def test_a_task_of_ones_own_is_found_by_its_name(tmp_path):
     shutil.copytree(GOLDEN, tmp_path / "model")
     path = tmp_path / "model" / "config.json"
@@ -48,7 +67,7 @@ def test_a_task_of_ones_own_is_found_by_its_name(tmp_path):
         (None, (), "holds no model"),
         ({"task": {"kind": "tagging"}}, (), "has not ended.*Let it end with --resume"),
         ({"task": {"kind": "tagging"}}, ("summary.json",), "without writing a model"),
-        ({"model_type": "bert"}, (), "lacks collapipe_task.* Train it anew"),
+        ({"model_type": "bert"}, (), "names neither a task .* Fine-tune it with train"),
     ],
 )
 def test_a_folder_without_a_model_says_what_to_do(tmp_path, document, files, message):
