@@ -43,7 +43,7 @@ _HELP = {
 
 
 _EXTRAS = {
-    **dict.fromkeys(("orbax", "tokenizers", "sacrebleu", "seqeval"), "train"),
+    **dict.fromkeys(("orbax", "tokenizers", "sacrebleu", "seqeval", "jinja2"), "train"),
     **dict.fromkeys(("sklearn", "requests", "urllib3"), "train"),
     "matplotlib": "figures",
     "tensorboardX": "tensorboard",

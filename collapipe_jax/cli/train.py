@@ -4,7 +4,7 @@ r"""Train a model over a simulated network, or several side by side.
     collapipe train --config=default --workdir=runs/default --resume
     collapipe train --config=classification --config.task.train=a.csv \
         --config.task.test=b.csv --workdir=runs/own --linear-baseline
-    collapipe train --model=MODEL --data=train.jsonl --workdir=runs/tuned
+    collapipe train --model=MODEL --data=train.jsonl --test=test.jsonl
     collapipe train --config=quickstart --workdir=runs/rates --seeds=4 \
         --sweep training.client_learning_rate=4e-3,8e-3
 
@@ -12,7 +12,8 @@ Any key may be set on the way: ``--config.control.v=30``. Draw the figures after
 with ``collapipe figures --workdir=runs/default``.
 
 With --model a published model is fine-tuned: its folder and the file of --data give all keys, which
-are printed. --lora=8 trains adapters alone, and --dry-run shows who would hold what.
+are printed. --lora=8 trains adapters alone, and --dry-run shows who would hold what. Results are in
+runs/MODEL-DATA unless --workdir names a folder; with --test a linear model is scored, too.
 
 With --sweep or --seeds every combination is a run in ``runs/`` of the workdir, as ``collapipe
 sweep`` writes axes. Runs that differ in values alone train together in one program, spread over
@@ -54,6 +55,7 @@ _SWEEP: dict[str, Any] = {
 }
 _TUNING: dict[str, Any] = {
     "config": "",
+    "workdir": "",
     "model": ("", "folder of a published BERT, Llama or Qwen, to be fine-tuned on --data"),
     "data": ("", "file to fine-tune on: texts, labelled texts or tagged sentences"),
     "test": ("", "file to score at the end; without it validation has the scores"),
@@ -64,11 +66,12 @@ _WIDTH = 100
 
 def main(argv: Sequence[str]) -> None:
     """Build the experiment, train, and print the summary; or all of a sweep."""
-    parser = make_parser(__doc__, "workdir", **_TUNING, **_SWEEP, **SHARD, **CLUSTER)
+    parser = make_parser(__doc__, **_TUNING, **_SWEEP, **SHARD, **CLUSTER)
     add_sweep(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the run in the workdir")
-    add_linear = "also score a linear model on the test set, of classification and tagging"
-    parser.add_argument("--linear-baseline", action="store_true", help=add_linear)
+    words = "also score a linear model on the test set (default: with --model and --test)"
+    either = argparse.BooleanOptionalAction
+    parser.add_argument("--linear-baseline", action=either, help=words)
     dry = "print the decision of a first round, its time and energy, and train nothing"
     parser.add_argument("--dry-run", action="store_true", help=dry)
     parser.add_argument("--coordinator", help="ADDRESS:PORT of the first host, or auto")
@@ -78,6 +81,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--bind", help=where)
     options, overrides = parser.parse_known_args(argv)
     _check_tuning(options)
+    if not options.workdir:
+        options.workdir = f"runs/{Path(options.model).resolve().name}-{Path(options.data).stem}"
     if options.sweep or options.seeds != 1:
         _train_sweep(argv, options, overrides)
         return
@@ -102,7 +107,10 @@ def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     if options.dry_run:
         _show_round(experiment)
         return
-    scores = experiment.task.linear_scores if options.linear_baseline else None
+    wants_linear = options.linear_baseline
+    if wants_linear is None:
+        wants_linear = bool(options.model and options.test)
+    scores = experiment.task.linear_scores if wants_linear else None
     linear = hosts.on_first(lambda: scores(experiment.corpus)) if scores else {}
     run = train(experiment, options.workdir, resume=options.resume, console=console)
     if not hosts.is_first():
@@ -226,6 +234,10 @@ def _check_tuning(options: argparse.Namespace) -> None:
             with step():
                 if (value := getattr(options, name)) and not options.model:
                     raise InputError(f"--{name}", value, "of fine-tuning", "Give --model, too")
+        with step():
+            if not (options.workdir or options.model):
+                remedy = "Name a folder, such as runs/default"
+                raise InputError("--workdir", "", "no folder for the results", remedy)
         with step():
             if options.model and not options.data:
                 problem, remedy = "nothing to fine-tune it on", "Give a file as --data"

@@ -39,6 +39,9 @@ class CausalBatch(NamedTuple):
     """Texts with their first and last token; int32, ``NOTHING`` behind them."""
 
     token_ids: Ids  # [B, S + 1]; each token but the first is predicted from those before it
+    # Number of the first predictions of a row that are no part of the loss, [B]: a prompt's; None
+    # where all are
+    unscored: Ids | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,8 +84,7 @@ class CausalLM(SplitModel):
     ) -> tuple[Array, Array]:
         """Cross entropy in nats summed over all tokens but the first, and their number ``[B]``."""
         del keys
-        targets = batch.token_ids[:, 1:]
-        scored = targets != NOTHING
+        targets, scored = batch.token_ids[:, 1:], scored_targets(batch)
         scores = next_scores(decoder_params, self.sizes, encoded)
         targets = jnp.where(scored, targets, 0)
         return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
@@ -98,7 +100,15 @@ class CausalLM(SplitModel):
 
     def shortened(self, batch: CausalBatch, share: float) -> CausalBatch:
         """The same texts in shorter rows."""
-        return CausalBatch(shortened(batch.token_ids, share))
+        return batch._replace(token_ids=shortened(batch.token_ids, share))
+
+
+def scored_targets(batch: CausalBatch) -> Array:
+    """Which predictions are part of the loss, ``[B, S]``."""
+    is_token = batch.token_ids[:, 1:] != NOTHING
+    if batch.unscored is None:
+        return is_token
+    return is_token & (np.arange(is_token.shape[1])[None] >= batch.unscored[:, None])
 
 
 def look_up(embedding_params: Params, ids: Array) -> Array:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.files import read_object
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
 from collapipe_jax.learning.models.adapters import (
@@ -25,7 +26,12 @@ from collapipe_jax.learning.models.causal_files import (
     read_causal_config,
     save_causal_lm,
 )
-from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM
+from collapipe_jax.learning.models.causal_lm import (
+    NOTHING,
+    CausalBatch,
+    CausalLM,
+    scored_targets,
+)
 from collapipe_jax.learning.models.config import (
     PAD_ID,
     CausalConfig,
@@ -37,6 +43,14 @@ from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.published import FURTHER_SIZES
 from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.instructions import (
+    USER,
+    Exchange,
+    Message,
+    Sample,
+    learnt_text,
+    text_of,
+)
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.scores import perplexity
 from collapipe_jax.learning.tasks.subwords import (
@@ -61,6 +75,8 @@ from collapipe_jax.learning.tasks.translation import SYNTHETIC, length_labels
 
 _OF_FILES = ("train", "validation", "test", "samples", "validation_samples", "text_column")
 _USUAL_TOKENS = 32  # of a continuation
+_CUT = "exchanges_cut"  # what a summary calls exchanges that are longer than a row
+_ANSWERS = "collapipe_answers"  # key of ``config.json`` for ``answers``
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,6 +100,7 @@ class LanguageModelling(Task):
     # Parameters to start from, as of ``load_causal_lm``, or None
     pretrained: Params | None = None
     pretrained_folder: str = ""  # where they are from
+    answers: bool = False  # whether texts to continue are prompts, which are answered
 
     @classmethod
     def make_sizes(cls, config: Config) -> CausalConfig:
@@ -131,7 +148,7 @@ class LanguageModelling(Task):
             pretrained_sizes(folder, cls.make_sizes(config), found, FURTHER_SIZES)
 
     @classmethod
-    def read_corpus(cls, config: Config) -> TextSets | None:
+    def read_corpus(cls, config: Config) -> TextSets[Sample] | None:
         """Texts of the files; None where they are to be generated.
 
         Raises:
@@ -150,7 +167,7 @@ class LanguageModelling(Task):
     def load_data(
         cls,
         config: Config,
-        corpus: TextSets | None = None,
+        corpus: TextSets[Sample] | None = None,
         tokenizer: ByteTokenizer | None = None,
     ) -> TaskData:
         """Turn texts into arrays; a deterministic function. Without any, read or generate them.
@@ -160,22 +177,27 @@ class LanguageModelling(Task):
         """
         task = config["task"]
         sets = corpus or cls.read_corpus(config) or _generate(config)
-        tokenizer = tokenizer or train_byte_pieces(sets.train, task["vocabulary_size"])
+        if tokenizer is None:
+            tokenizer = train_byte_pieces(map(text_of, sets.train), task["vocabulary_size"])
         train, validation, test = (
             _encode(tokenizer, texts, task["source_length"]) if texts else None for texts in sets
         )
         assert train is not None  # a file without a text is refused
         lengths = np.sum(train.arrays.token_ids != NOTHING, axis=1)
+        cut = [each.counts.get(_CUT, 0) for each in (train, validation, test) if each is not None]
         return TaskData(
             tokenizer=tokenizer,
             train=train.arrays,
             validation=validation,
             test=test,
             split_keys=length_labels(lengths),
+            counts={_CUT: sum(cut)} if _CUT in train.counts else {},
         )
 
     @classmethod
-    def from_config(cls, config: Config, corpus: TextSets | None = None) -> "LanguageModelling":
+    def from_config(
+        cls, config: Config, corpus: TextSets[Sample] | None = None
+    ) -> "LanguageModelling":
         """Read the corpus, unless it is given, or generate it; read pretrained parameters."""
         sizes, pretrained, tokenizer = cls.make_sizes(config), None, None
         if folder := config["model"]["pretrained"]:
@@ -192,7 +214,12 @@ class LanguageModelling(Task):
         model = CausalLM(sizes=sizes, label_smoothing=smoothing)
         kind = config["task"]["kind"]
         return cls(
-            kind=kind, model=model, data=data, pretrained=pretrained, pretrained_folder=folder
+            kind=kind,
+            model=model,
+            data=data,
+            pretrained=pretrained,
+            pretrained_folder=folder,
+            answers=data.train.unscored is not None,
         )
 
     def starting_params(self, fresh: Params) -> Params:
@@ -227,7 +254,7 @@ class LanguageModelling(Task):
         seed: int = 0,
         start: int = 0,
     ) -> list[str]:
-        """The continuation of each text, until it ends or has enough tokens.
+        """The continuation of each text, or the answer, until it ends or has enough tokens.
 
         Args:
           params: of the model.
@@ -254,8 +281,12 @@ class LanguageModelling(Task):
                 raise InputError(name, value, problem, remedy)
         if not texts:
             return []
-        encoded = tokenizer.encode(texts)
-        prompts = tokenizer.prompts(encoded, positions - tokens)
+        if self.answers:
+            encoded = [tokenizer.asked([Message(USER, text)]) for text in texts]
+            prompts = [ids[-(positions - tokens) :] for ids in encoded]
+        else:
+            encoded = tokenizer.encode(texts)
+            prompts = tokenizer.prompts(encoded, positions - tokens)
         length, options = bucket(max(map(len, prompts))), Sampling(temperature, top_p)
         ends, key = jnp.asarray(tokenizer.ends), jax.random.key(seed)
         is_piece = jnp.asarray(tokenizer.is_piece(sizes.vocabulary_size))
@@ -276,10 +307,10 @@ class LanguageModelling(Task):
         self, params: Params, file: str | os.PathLike[str], *, text_column: str = ""
     ) -> dict[str, Any]:
         """Scores on texts, on file as in ``read_texts``."""
-        texts = read_texts(TextFile("data", str(file)), text_column=text_column)
-        longest = max(map(len, self.data.tokenizer.encode(texts))) + 1
+        samples = read_texts(TextFile("data", str(file)), text_column=text_column)
+        longest = max(self.data.tokenizer.lengths(samples))
         length = min(self.model.sizes.positions, bucket(longest))
-        return self.report(params, _encode(self.data.tokenizer, texts, length))
+        return self.report(params, _encode(self.data.tokenizer, samples, length))
 
     def record(self, answer: str) -> dict[str, Any]:
         """The continuation under its name."""
@@ -318,7 +349,7 @@ class LanguageModelling(Task):
         settings = {"bos_token_id": tokenizer.begin, "eos_token_id": ends if ends[1:] else ends[0]}
         if self.pretrained is None:
             settings["pad_token_id"] = PAD_ID
-        return settings | {TASK_KEY: self.kind}
+        return settings | {TASK_KEY: self.kind, _ANSWERS: self.answers}
 
     @classmethod
     def load(cls, folder: Path) -> tuple["LanguageModelling", Params]:
@@ -339,12 +370,19 @@ class LanguageModelling(Task):
             problem = f"has {pieces} pieces, the model {sizes.vocabulary_size}"
             remedy = "Take the original file"
             raise InputError("file", str(folder / "tokenizer.json"), problem, remedy)
-        return cls(model=CausalLM(sizes=sizes), data=TaskData(tokenizer)), params
+        own = (read_object(folder / CONFIG) or {}) if is_adapted else document
+        answers = own.get(_ANSWERS) is True
+        return cls(model=CausalLM(sizes=sizes), data=TaskData(tokenizer), answers=answers), params
 
 
-def _encode(tokenizer: ByteTokenizer, texts: list[str], length: int) -> ScoredSet:
-    """Rows of ``ByteTokenizer.rows``, and the texts."""
-    return ScoredSet(CausalBatch(tokenizer.rows(texts, length)), texts, {"texts": len(texts)})
+def _encode(tokenizer: ByteTokenizer, samples: Sequence[Sample], length: int) -> ScoredSet:
+    """Rows of texts, or of exchanges, and what is predicted in them."""
+    learnt, counts = [learnt_text(sample) for sample in samples], {"texts": len(samples)}
+    exchanges = [sample for sample in samples if isinstance(sample, Exchange)]
+    if not exchanges:  # of a file all are, or none
+        return ScoredSet(CausalBatch(tokenizer.rows(learnt, length)), learnt, counts)
+    rows, unscored, cut = tokenizer.exchange_rows(exchanges, length)
+    return ScoredSet(CausalBatch(rows, unscored), learnt, counts | {_CUT: cut})
 
 
 def bits_per_byte(loss: float, tokens: int, size_bytes: int) -> float:
@@ -354,8 +392,7 @@ def bits_per_byte(loss: float, tokens: int, size_bytes: int) -> float:
 
 def _targets(batch: CausalBatch) -> np.ndarray:
     """All tokens that are predicted."""
-    ids = np.asarray(batch.token_ids)[:, 1:]
-    return ids[ids != NOTHING]
+    return np.asarray(batch.token_ids)[:, 1:][np.asarray(scored_targets(batch))]
 
 
 def count_targets(batch: CausalBatch) -> int:
@@ -368,7 +405,7 @@ def count_bytes(texts: list[str]) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-def _generate(config: Config) -> TextSets:
+def _generate(config: Config) -> TextSets[Sample]:
     """Invented sentences; those of validation and test come first."""
     task = config["task"]
     pairs, validation, test = (task[key] for key in ("pairs", "validation_pairs", "test_pairs"))

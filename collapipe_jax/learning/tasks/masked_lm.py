@@ -22,6 +22,7 @@ from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.pretrained import MASKED_LM_SETTINGS, load_masked_bert
 from collapipe_jax.learning.tasks import bert
 from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.instructions import text_of
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.scores import perplexity
@@ -164,14 +165,19 @@ class MaskedLanguageModelling(bert.BertTask):
         )
 
     @classmethod
-    def read_corpus(cls, config: Config) -> TextSets:
+    def read_corpus(cls, config: Config) -> TextSets[str]:
         """Read the texts; report all that is wrong with the files at once."""
-        read = functools.partial(read_text_sets, tagged=config["task"].get("tagged", False))
+        tagged = config["task"].get("tagged", False)
+
+        def read(**given: Any) -> TextSets[str]:
+            sets = read_text_sets(**given, tagged=tagged)
+            return TextSets(*(list(map(text_of, each)) for each in sets))
+
         names = ("train", "validation", "text_column")
         return bert.read_corpus(config, read, names, ("samples", "validation_samples"))
 
     @classmethod
-    def load_data(cls, config: Config, corpus: TextSets | None = None) -> TaskData:
+    def load_data(cls, config: Config, corpus: TextSets[str] | None = None) -> TaskData:
         """Turn texts into arrays; a deterministic function.
 
         A text longer than a row is cut into consecutive windows. The split key of a training
@@ -272,11 +278,12 @@ class MaskedLanguageModelling(bert.BertTask):
         tagged: bool = False,
     ) -> dict[str, Any]:
         """Scores on texts, on file as in ``read_texts``, 15 % of the pieces hidden."""
-        texts = read_texts(TextFile("data", str(file)), text_column=text_column, tagged=tagged)
+        samples = read_texts(TextFile("data", str(file)), text_column=text_column, tagged=tagged)
+        texts = list(map(text_of, samples))
         rows = self.data.tokenizer.encode_windows(texts, self.length)
         arrays = _hidden_windows(self.masking, pad_rows(rows, self.length, PAD_ID))
-        samples = ScoredSet(arrays, counts={"texts": len(texts)})
-        return self.report(params, self.prepared(samples))
+        scored = ScoredSet(arrays, counts={"texts": len(texts)})
+        return self.report(params, self.prepared(scored))
 
     def line(self, answer: Filled) -> str:
         """Pieces, each with its probability, between tabs."""

@@ -1,7 +1,7 @@
-"""Texts without labels: lines of a file, or the texts of the files of other tasks."""
+"""Texts without labels: lines of a file, exchanges, or the texts of the files of other tasks."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from collapipe_jax.core.errors import Known, collect
 from collapipe_jax.learning.tasks.classification import (
@@ -11,17 +11,26 @@ from collapipe_jax.learning.tasks.classification import (
     split_name,
 )
 from collapipe_jax.learning.tasks.corpora import Placed, TextFile
-from collapipe_jax.learning.tasks.records import SUFFIXES, Field, read_records, text_values
+from collapipe_jax.learning.tasks.instructions import Sample, form_of, read_exchanges, text_of
+from collapipe_jax.learning.tasks.records import (
+    SUFFIXES,
+    Field,
+    read_records,
+    record_columns,
+    text_values,
+)
 from collapipe_jax.learning.tasks.sampling import draw_rows, take_validation, text_key
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
 
+Text = TypeVar("Text", str, Sample)
 
-class TextSets(NamedTuple):
+
+class TextSets(NamedTuple, Generic[Text]):
     """Texts of each set."""
 
-    train: list[str]
-    validation: list[str]
-    test: list[str]  # empty without a file of them
+    train: list[Text]
+    validation: list[Text]
+    test: list[Text]  # empty without a file of them
 
 
 def read_text_sets(
@@ -34,7 +43,7 @@ def read_text_sets(
     validation_samples: int = 0,
     text_column: str = "",
     tagged: bool = False,
-) -> TextSets:
+) -> TextSets[Sample]:
     """Read texts to learn from, those of validation, and those of the test if they are named.
 
     Args:
@@ -56,23 +65,26 @@ def read_text_sets(
         for name, file in files.items():
             with step():
                 placed[name] = _placed(file, text_column=text_column, tagged=tagged)
-        known = {text_key(text) for _, text in placed["train"]}
+        known = {text_key(text_of(sample)) for _, sample in placed["train"]}
         for name in ("validation", "test"):
             if name in files:
                 with step():
-                    files[name].warn_of_repeats(placed[name], known)
-        whole = [text for _, text in placed["train"]]
-        taken, left = take_validation(whole, validation, validation_samples, seed)
-    given, tested = ([text for _, text in placed.get(name, ())] for name in ("validation", "test"))
+                    texts = [(place, text_of(sample)) for place, sample in placed[name]]
+                    files[name].warn_of_repeats(texts, known)
+        whole = [sample for _, sample in placed["train"]]
+        texts = list(map(text_of, whole))
+        taken, left = take_validation(texts, validation, validation_samples, seed)
+    given, tested = ([each for _, each in placed.get(name, ())] for name in ("validation", "test"))
     drawn = draw_rows(left, samples, seed)
     return TextSets([whole[i] for i in drawn], given or [whole[i] for i in taken], tested)
 
 
-def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[str]:
+def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[Sample]:
     """Texts of a file in its order, without white space at their ends; its suffix gives the format.
 
-    A file as of ``read_records`` has them in a column or under a key. A ``.json`` file is one of
-    classification. Any other has a text a line.
+    A file as of ``read_records`` has them in a column or under a key, or exchanges in one of the
+    forms of ``instructions.py``. A ``.json`` file is one of classification. Any other has a text
+    a line.
 
     Args:
       file: the file.
@@ -86,7 +98,8 @@ def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -
     return [text for _, text in _placed(file, text_column=text_column, tagged=tagged)]
 
 
-def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Placed[str]]:
+def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Placed[Sample]]:
+    placed: list[Placed[Sample]]
     suffix = file._replace(name=split_name(file.name)[0]).suffix
     if tagged:
         sentences = read_tagged_text(file)
@@ -94,6 +107,9 @@ def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Place
     elif suffix == ".json":
         entries = read_labelled_text(file, text_column)
         placed = [(f"entry {i}", entry.text) for i, entry in enumerate(entries, start=1)]
+    elif suffix in SUFFIXES and not text_column and (columns := _exchange_columns(file)):
+        with file.reading() as step:
+            placed = list(read_exchanges(file, columns, step))
     elif suffix in SUFFIXES:
         field, placed = Field((TEXT_COLUMN,), COLUMN_KEYS[0], text_column), []
         with file.reading() as step:
@@ -102,7 +118,14 @@ def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Place
                     placed.append((record.place, text_values(file, record)[0]))
     else:
         placed = [(f"line {i}", line) for i, line in enumerate(file.lines(), start=1)]
-    placed = [(place, text.strip()) for place, text in placed if text.strip()]
+    placed = [(p, each.strip() if isinstance(each, str) else each) for p, each in placed if each]
+    placed = [(p, each) for p, each in placed if each]
     if not placed:
         raise file.error("it holds no text", "Give a file with texts")
     return placed
+
+
+def _exchange_columns(file: TextFile) -> tuple[str, ...]:
+    """Columns of the exchanges in a file; empty where it has a column of texts, or none."""
+    columns = record_columns(file)
+    return () if TEXT_COLUMN in columns else form_of(columns)

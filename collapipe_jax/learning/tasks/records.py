@@ -136,6 +136,31 @@ def read_records(file: TextFile, fields: Sequence[Field], step: Step) -> Iterato
         yield from _table_rows(file, fields, step)
 
 
+def record_columns(file: TextFile) -> list[str]:
+    """Columns of a file as of :func:`read_records`; of a ``.jsonl`` the keys of its first object.
+
+    Raises:
+      InputError: an unreadable file.
+    """
+    if file.suffix == PARQUET:
+        return list(_parquet_table(file).column_names)
+    if file.suffix == OBJECTS:
+        for line in file.lines():
+            try:
+                found = loads(line) if line.strip() else None
+            except ValueError:
+                return []  # which reading the records reports
+            if isinstance(found, dict) and list(found) != ["names"]:
+                return list(found)
+        return []
+    if file.suffix == QUOTED:
+        headers = (next(_reader(file.text(), separator), []) for separator in _SEPARATORS)
+        header = max(headers, key=len)
+    else:
+        header = next(_tabbed_rows(file), ("", []))[1]
+    return [name.strip() for name in header]
+
+
 def text_values(file: TextFile, record: Record) -> tuple[str, ...]:
     """The values of a record, all of which have to be text."""
     for value in record.values:
@@ -276,7 +301,7 @@ def _objects(file: TextFile, fields: Sequence[Field], step: Step) -> Iterator[Re
             yield _record(place, fields, names, found, labels)
 
 
-def _parquet_rows(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
+def _parquet_table(file: TextFile) -> Any:
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -287,9 +312,13 @@ def _parquet_rows(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
         raise file.error("a Parquet table is read by pyarrow, which is not here", remedy) from error
     content = file.content()
     try:
-        table = parquet.read_table(io.BytesIO(content))
+        return parquet.read_table(io.BytesIO(content))
     except Exception as error:  # pyarrow has many
         raise file.error(f"no Parquet table ({error})", "Take the original file") from error
+
+
+def _parquet_rows(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
+    table = _parquet_table(file)
     about = loads((table.schema.metadata or {}).get(b"huggingface", b"{}").decode())
     labels = LabelNames(file, about.get("info", {}).get("features"))
     names = find_fields(file, "the table", table.column_names, fields)

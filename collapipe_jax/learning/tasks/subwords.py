@@ -16,6 +16,7 @@ from collapipe_jax.learning.models.causal_lm import NOTHING
 from collapipe_jax.learning.models.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from collapipe_jax.learning.models.tensor_files import read_json
 from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.instructions import ChatTemplate, Exchange, Message, Sample
 
 if TYPE_CHECKING:  # the extra `train`, which simulating does without
     from tokenizers import Tokenizer
@@ -410,13 +411,22 @@ class ByteTokenizer:
       begin: number of the piece that may stand before a text.
       ends: numbers of pieces that end a text; the first is written behind one.
       begins: whether it does stand there, where the model's own rule does not say so.
+      chat: the model's template of a chat, if it has one.
 
     Attributes:
       prefix: numbers of the pieces before every text, by the rule of the model (its
         post-processor): the begin, or nothing.
     """
 
-    def __init__(self, model: "Tokenizer", begin: int, ends: Sequence[int], begins: bool = False):
+    def __init__(
+        self,
+        model: "Tokenizer",
+        begin: int,
+        ends: Sequence[int],
+        begins: bool = False,
+        chat: ChatTemplate | None = None,
+    ):
+        self.chat = chat
         model.encode_special_tokens = True  # a text that spells out "</s>" is text
         self.model, self.begin, self.ends = model, begin, tuple(ends)
         plain, whole = (model.encode("a", add_special_tokens=s).ids for s in (False, True))
@@ -457,6 +467,59 @@ class ByteTokenizer:
             cut += [whole[start : start + length + 1] for start in starts]
         return pad_rows(cut, length + 1, NOTHING)
 
+    def asked(self, messages: Sequence[Message]) -> list[int]:
+        """Pieces of what is asked, up to the begin of an answer.
+
+        The model's template of a chat says how; without one contents are lines of plain text.
+        """
+        if self.chat is not None:
+            return self._marked(self.chat.render(messages, asks=True))
+        return [*self.prefix, *self.encode(["\n".join(one.content for one in messages) + "\n"])[0]]
+
+    def exchange(self, exchange: Exchange) -> tuple[list[int], list[int]]:
+        """Pieces of what is asked, and of the answer with its end."""
+        if self.chat is None:
+            asked, answer = self.asked(exchange.asked), self.encode([exchange.answer])[0]
+        else:
+            asked, answer = map(self._marked, self.chat.parts(exchange))
+        end = next((i for i, piece in enumerate(answer) if piece in self.ends), None)
+        return asked, [*answer, self.ends[0]] if end is None else answer[: end + 1]
+
+    def _marked(self, text: str) -> list[int]:
+        """Pieces of a text whose special pieces are spelt out, as a template writes them."""
+        self.model.encode_special_tokens = False
+        try:
+            return self.model.encode(text, add_special_tokens=False).ids
+        finally:
+            self.model.encode_special_tokens = True
+
+    def lengths(self, samples: Sequence[Sample]) -> list[int]:
+        """Pieces of each text or exchange, with prefix and end."""
+        more = len(self.prefix) + 1
+        return [
+            len(self.encode([each])[0]) + more
+            if isinstance(each, str)
+            else sum(map(len, self.exchange(each)))
+            for each in samples
+        ]
+
+    def exchange_rows(
+        self, exchanges: Sequence[Exchange], length: int
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """A row for each exchange, ``[n, length + 1]``; its unscored predictions; how many are cut.
+
+        Of a prompt that is too long the end is kept, and of an answer the begin.
+        """
+        rows, unscored, cut = [], [], 0
+        for exchange in exchanges:
+            asked, answer = self.exchange(exchange)
+            cut += len(asked) + len(answer) > length + 1
+            answer = answer[:length]
+            asked = asked[-(length + 1 - len(answer)) :]
+            rows.append([*asked, *answer])
+            unscored.append(max(len(asked) - 1, 0))
+        return pad_rows(rows, length + 1, NOTHING), np.array(unscored, np.int32), cut
+
     def continuation(self, prompt: Sequence[int], new: Sequence[int]) -> str:
         """Text of new pieces after a prompt's: spaces depend on what is before them."""
         before = self.model.decode(list(prompt))
@@ -476,6 +539,8 @@ class ByteTokenizer:
         if self.model.token_to_id(_SPECIALS[PAD_ID]) == PAD_ID:
             settings["pad_token"] = _SPECIALS[PAD_ID]
         write_json(folder / "tokenizer_config.json", settings)
+        if self.chat is not None:
+            self.chat.save(folder)
 
     @classmethod
     def from_folder(cls, folder: Path, document: Mapping[str, Any]) -> "ByteTokenizer":
@@ -503,7 +568,8 @@ class ByteTokenizer:
         begin = document.get("bos_token_id")
         settings = read_object(folder / "tokenizer_config.json") or {}
         begins = isinstance(begin, int) and settings.get("add_bos_token") is True
-        return cls(model, begin if isinstance(begin, int) else ends[0], ends, begins)
+        chat = ChatTemplate.from_folder(folder)
+        return cls(model, begin if isinstance(begin, int) else ends[0], ends, begins, chat)
 
 
 def check_room(vocabulary_size: int) -> None:

@@ -28,6 +28,7 @@ from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
 from collapipe_jax.learning.tasks.classification import read_labelled_text
 from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.instructions import Exchange
 from collapipe_jax.learning.tasks.records import SUFFIXES
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.subwords import ByteTokenizer, WordPiece
@@ -43,7 +44,7 @@ _KINDS = {
 """Tasks of a model by the type of its sizes."""
 
 _PASSES = 3
-_LONGEST = 128  # tokens of a row
+_LONGEST, _LONGEST_EXCHANGE = 128, 512  # tokens of a row
 _LARGEST_BATCH = 32
 _NETWORKS = 3
 _MICRO_BATCHES = 8  # of the static pipeline
@@ -142,23 +143,25 @@ def _from_texts(
     config, _ = read_values(kind, {**values, **given})
     model = values["model.pretrained"]
     corpus = find_task(kind).read_corpus(config.to_dict())
-    texts = [_text(entry) for entry in corpus.train]
     if isinstance(sizes, CausalConfig):
         document = read_json(Path(model) / CONFIG, "Take the original file")
-        pieces = ByteTokenizer.from_folder(Path(model), document).encode(texts)
+        lengths = ByteTokenizer.from_folder(Path(model), document).lengths(corpus.train)
     else:
+        texts = [_text(entry) for entry in corpus.train]
         vocabulary = str(Path(model) / "vocab.txt")
         pieces = WordPiece.from_file(vocabulary, config.task.lowercase).pieces_of(texts)
-    # All but the longest two in a hundred fit a row, begin and end included.
-    longest = int(np.quantile([len(row) + 2 for row in pieces], 0.98, method="higher"))
-    length = min(8 * math.ceil(longest / 8), _LONGEST, sizes.positions)
+        lengths = [len(row) + 2 for row in pieces]  # with both ends
+    # All but the longest two in a hundred fit a row; an answer is not cut to save time.
+    longest = int(np.quantile(lengths, 0.98, method="higher"))
+    most = _LONGEST_EXCHANGE if isinstance(corpus.train[0], Exchange) else _LONGEST
+    length = min(8 * math.ceil(longest / 8), most, sizes.positions)
     clusters, steps = config.network.clusters, config.training.local_steps
     batch = _LARGEST_BATCH
-    while batch > 1 and batch * clusters * steps > len(texts):
+    while batch > 1 and batch * clusters * steps > len(lengths):
         batch //= 2
     if "training.batch" in given:
         batch = config.training.batch
-    rounds = max(10, math.ceil(_PASSES * len(texts) / (batch * clusters * steps)))
+    rounds = max(10, math.ceil(_PASSES * len(lengths) / (batch * clusters * steps)))
     if "training.rounds" in given:
         rounds = config.training.rounds
     every = max(1, rounds // 10)

@@ -285,6 +285,7 @@ class OngoingRun:
         path = self.folder / "summary.json"
         if hosts.on_first(lambda: read_object(path) is None):
             summary = summarise(self.experiment, params, load_run(self.folder).history)
+            summary |= self._score_at_start()
             held = hosts.fetch(params)
             if summary["untrained_rounds"] < self.rounds:
                 hosts.on_first(lambda: self._export(held))
@@ -301,6 +302,15 @@ class OngoingRun:
                 stacklevel=2,
             )
         return TrainedRun(params, record.history, read_object(path) or {}, record)
+
+    def _score_at_start(self) -> dict[str, float]:
+        """Final score of a pretrained model before the first round."""
+        if not self.experiment.config["model"]["pretrained"]:
+            return {}
+        task = self.experiment.task
+        start = jax.device_put(initial_params(self.experiment), learning_place(self.experiment))
+        scores = task.score(start, getattr(task.data, task.last_set))
+        return {f"{task.headline}_at_start": scores[task.score_key]}
 
     def _break_down(self, index: int, problem: str) -> None:
         """Stop here; the last checkpoint stays."""

@@ -127,7 +127,7 @@ def test_labels_that_the_model_lacks_are_refused(models, tmp_path):
     ("file", "content", "message"),
     [
         ("vocab.txt", "[PAD]\n", "lacks"),
-        ("tokenizer_config.json", "{}", "model_max_length"),
+        ("tokenizer_config.json", '{"model_max_length": 2}', "model_max_length"),
         ("model.safetensors", "no tensors", "cannot be read"),
         ("config.json", "[]", "holds no JSON object"),
     ],
