@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         write_decision,
         write_network,
     )
-    from collapipe_jax.runs.results.store import open_results
+    from collapipe_jax.runs.results.datasets import open_results
     from collapipe_jax.runs.training.ongoing_run import TrainedRun
     from collapipe_jax.runs.training.train import train
 
@@ -77,7 +77,7 @@ _PUBLIC = {
     "load": "learning.tasks.registry",
     "make_policy": "edge.policies.registry",
     "observe": "edge.environment",
-    "open_results": "runs.results.store",
+    "open_results": "runs.results.datasets",
     "read_config": "runs.config.files",
     "read_decision": "runs.documents",
     "read_network": "runs.documents",

@@ -19,6 +19,8 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# As the command sets it: tests read what a program prints.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Programs need no lines of source: a twentieth of the time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
@@ -34,8 +36,8 @@ from support.local_server import serving
 gc.set_threshold(200_000, 50, 1000)
 
 # Shapes and types of these packages' public functions are checked in every call.
-OF_ALLOCATION = ("allocate", "certificate", "derivative", "energy_caps", "limit_multipliers")
-OF_ALLOCATION += ("projected_gradient", "smooth_maximum", "smooth_objective", "variables")
+OF_ALLOCATION = ("allocate", "certificate", "derivative", "energy_caps", "partition_bound")
+OF_ALLOCATION += ("smooth_maximum", "smooth_objective", "variables")
 jaxtyping.install_import_hook(
     [
         *(f"collapipe_jax.edge.{room}" for room in ("control", "cost", "network")),

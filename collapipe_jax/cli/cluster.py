@@ -14,19 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import submitit
-from rich.console import Console
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.files import own_share
-from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.realisations import parts_of
-from collapipe_jax.runs.results.store import Shard, read_shard
-from collapipe_jax.runs.studies.points import (
-    Comparisons,
-    missing_by_shard,
-    open_comparisons,
-    run_comparisons,
-)
 
 KINDS = ("slurm", "local")
 _NAMES = {
@@ -66,7 +55,7 @@ class HostJob(submitit.helpers.Checkpointable):
             raise RuntimeError(f"host {job.global_rank} ended with status {status}")
 
 
-def _read_cluster(given: argparse.Namespace) -> Callable[..., None]:
+def read_cluster(given: argparse.Namespace) -> Callable[..., None]:
     """The function that runs all shards as the options of a command say.
 
     Raises:
@@ -266,71 +255,3 @@ def _without_cluster(argv: Sequence[str]) -> list[str]:
     for option in ("cluster", "shards", "workers", "cluster-options", "shard", "hosts"):
         parser.add_argument(f"--{option}")
     return parser.parse_known_args(list(argv))[1]
-
-
-# Options by which several processes or machines share an experiment.
-
-SHARD: dict[str, Any] = {"shard": ("0/1", "share of the parts, i/n with i from 0")}
-"""Option of programs that several processes may share."""
-CLUSTER: dict[str, Any] = {
-    "cluster": (None, "slurm, or local: start all shards, wait, and gather"),
-    "shards": (1, "number of shards of --cluster"),
-    "workers": (0, "most shards of --cluster at a time (default: all)"),
-    "cluster-options": ("", "key=value,... of jobs: partition, time (minutes), cpus, gpus, ..."),
-}
-"""Options of commands that start their shards themselves."""
-
-
-def carry_out(
-    command: str,
-    argv: Sequence[str],
-    given: argparse.Namespace,
-    made: Comparisons,
-    console: Console,
-) -> Results | None:
-    """Make the parts of a command's shard, or of all shards on a cluster.
-
-    Returns:
-      The results if all parts are done; else None, and the number of missing ones is printed.
-    """
-    shard, start = read_shards(command, argv, given)
-    results = open_comparisons(given.workdir, made)
-    start(results, list(parts_of(results.options)))
-    with own_share(results.folder, *shard):
-        missing = run_comparisons(results, made, console, shard)
-    return results if is_done(missing, shard, console.print) else None
-
-
-def read_shards(
-    command: str, argv: Sequence[str], given: argparse.Namespace
-) -> tuple[Shard, Callable[[Results, Sequence[str]], None]]:
-    """The shard of this process, and a function that runs the others.
-
-    That function takes results and the names of all their parts. It does nothing without
-    ``--cluster``.
-
-    Raises:
-      InputError: naming the option that is wrong.
-    """
-    shard = read_shard(given.shard)
-    if given.cluster is None:
-        return shard, lambda results, parts: None
-    if shard.count > 1:
-        remedy = "Give --shards, the number of them"
-        raise InputError("--shard", given.shard, "--cluster starts all shards", remedy)
-    pass  # brings submitit
-
-    run = _read_cluster(given)
-
-    def start(results: Results, parts: Sequence[str]) -> None:
-        run(results.folder, command, argv, functools.partial(missing_by_shard, results, parts))
-
-    return shard, start
-
-
-def is_done(missing: int, shard: Shard, say: Callable[[str], Any] = print) -> bool:
-    """Whether no part is missing; else says how many are."""
-    if missing:
-        own = f"shard {shard.index}/{shard.count} is done; "
-        say(f"{own}other shards lack {missing} parts. The last one writes the summary.")
-    return not missing

@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.table import Table
 
-from collapipe_jax.cli.cluster import CLUSTER, SHARD, carry_out
 from collapipe_jax.cli.options import make_parser
+from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
 from collapipe_jax.core.console import COMPACT, console_for_tables, make_table
 from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.core.statistics import interval_text, median_text, number_text

@@ -16,8 +16,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from collapipe_jax.cli.cluster import CLUSTER, SHARD, carry_out
 from collapipe_jax.cli.options import make_parser
+from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.edge.policies.registry import POLICIES

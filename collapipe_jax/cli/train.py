@@ -31,9 +31,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.cli.cluster import CLUSTER, SHARD, is_done, read_shards
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser
 from collapipe_jax.cli.plan import plan_round
+from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, collect
 from collapipe_jax.core.files import own_share, write_sealed

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         write_decision,
         write_network,
     )
-    from collapipe_jax.runs.results.store import open_results
+    from collapipe_jax.runs.results.datasets import open_results
     from collapipe_jax.runs.training.loop import train_together
     from collapipe_jax.runs.training.ongoing_run import TrainedRun
     from collapipe_jax.runs.training.train import train
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "TrainedRun": "training.ongoing_run",
     "build_experiment": "config.experiment",
-    "open_results": "results.store",
+    "open_results": "results.datasets",
     "read_config": "config.files",
     "read_decision": "documents",
     "read_network": "documents",

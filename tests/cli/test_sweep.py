@@ -7,8 +7,8 @@ import pytest
 
 from collapipe_jax.cli import figures, sweep
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.realisations import load_points, load_sweep
-from collapipe_jax.runs.results.store import open_results
 
 SMALL = """
 from support import tiny_run

@@ -27,9 +27,9 @@ from collapipe_jax.runs.figures.training import (
     has_estimates,
 )
 from collapipe_jax.runs.results.checkpoints import Run, RunRecord, load_race, load_run
+from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.realisations import load_map, load_realisations, load_sweep
-from collapipe_jax.runs.results.store import open_results
 from collapipe_jax.runs.studies.comparison import OURS
 
 

@@ -6,10 +6,12 @@ import pytest
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.solver import partition_bound
 from collapipe_jax.edge.solver.exhaustive import MOST_PARTITIONS, exhaustive
 from collapipe_jax.edge.solver.partition_bound import (
+    LimitMultipliers,
     bound_partitions,
     count_partitions,
     limit_multipliers,
@@ -59,5 +61,6 @@ def test_a_chunk_more_changes_nothing(problems, decided, monkeypatch):
 def test_too_many_partitions_are_refused_before_anything_is_computed():
     problem = pick(random_problems(1, 1, 9, 20), 0)
     assert count_partitions(problem) > partition_bound.MOST_OF_A_CLUSTER
+    nothing = LimitMultipliers(*[None] * len(LimitMultipliers._fields))
     with pytest.raises(InputError, match="partitions of a cluster"):
-        bound_partitions(problem, None, None)
+        bound_partitions(problem, static_pipeline(problem, 1), nothing)

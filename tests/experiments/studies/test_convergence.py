@@ -12,8 +12,9 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.system import sample_system
 from collapipe_jax.runs.results.checkpoints import ConvergenceStudy, load_study, save_study
+from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.store import Shard, open_results
+from collapipe_jax.runs.results.store import Shard
 from collapipe_jax.runs.studies import race as shards
 from experiments.studies import convergence
 from experiments.studies.convergence import (

@@ -8,8 +8,9 @@ import pytest
 import xarray
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.results import store
+from collapipe_jax.runs.results import datasets
 from collapipe_jax.runs.results.checkpoints import RunRecord
+from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import (
     coordinates,
@@ -17,7 +18,6 @@ from collapipe_jax.runs.results.realisations import (
     load_realisations,
     parts_of,
 )
-from collapipe_jax.runs.results.store import open_results
 
 OPTIONS = {"rounds": 2, "realisations": 3, "chunk": 2, "policies": ["a", "b"]}
 SIZES = {"policy": 2, "realisation": 3, "round": 2, "cluster": 2, "node": 4}
@@ -129,7 +129,7 @@ def test_a_training_run_has_axes_of_rounds_and_nodes(clients, axis, tmp_path, mo
         "baseline_score": np.float32(0.5),
     }
     record = RunRecord({"seed": 0}, constants, history)
-    monkeypatch.setattr(store, "load_run", lambda workdir: record)
+    monkeypatch.setattr(datasets, "load_run", lambda workdir: record)
     found = open_results(tmp_path)
     per_cluster = ("round", "cluster")
     assert {name: found[name].dims for name in (*history, *constants)} == {
