@@ -54,10 +54,7 @@ from collapipe_jax.edge.wired import (
     best_placement,
     data_parallel_step_s,
 )
-from collapipe_jax.learning.models.config import CausalConfig
-from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.runs.documents import read_network, write_decision
-from collapipe_jax.runs.machines import inference_work, read_machines, training_work
 
 _WIDTH = 100
 _OF_MACHINES: dict[str, Any] = {
@@ -122,6 +119,11 @@ def main(argv: Sequence[str]) -> None:
 
 def _plan_machines(options: argparse.Namespace) -> None:
     """Place a published model on machines with wired links, and print the plan."""
+    # They bring all models, which a network on file does not need.
+    from collapipe_jax.learning.models.config import CausalConfig
+    from collapipe_jax.learning.models.published import read_published_sizes
+    from collapipe_jax.runs.machines import inference_work, read_machines, training_work
+
     for name, other in (("cluster", "model"), ("model", "cluster")):
         if not getattr(options, name):
             raise InputError(f"--{name}", "", f"is missing beside --{other}", "Give it, too")

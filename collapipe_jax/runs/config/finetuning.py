@@ -45,7 +45,7 @@ _KINDS = {
 
 _PASSES = 3
 _LONGEST, _LONGEST_EXCHANGE = 128, 512  # tokens of a row
-_LARGEST_BATCH = 32
+_LARGEST_BATCH, _LARGEST_CAUSAL_BATCH = 32, 8  # scores of a large vocabulary fill the memory
 _NETWORKS = 3
 _MICRO_BATCHES = 8  # of the static pipeline
 _MARGIN = 1.25  # of a budget of devices over its floor, which losses and fading raise
@@ -104,7 +104,8 @@ def fine_tuning(
         "training.decoder_learning_rate": head_rate,
     }
     if is_causal:
-        values |= {"model.label_smoothing": 0.0}
+        # Of many blocks the inputs alone are kept: activations of all would not fit a laptop.
+        values |= {"model.label_smoothing": 0.0, "model.rematerialise": True}
     values |= _in_proportion(kind, {**values, **given})
     values |= given
     return FineTuning(kind, values, _summary(kind, values))
@@ -156,7 +157,7 @@ def _from_texts(
     most = _LONGEST_EXCHANGE if isinstance(corpus.train[0], Exchange) else _LONGEST
     length = min(8 * math.ceil(longest / 8), most, sizes.positions)
     clusters, steps = config.network.clusters, config.training.local_steps
-    batch = _LARGEST_BATCH
+    batch = _LARGEST_CAUSAL_BATCH if isinstance(sizes, CausalConfig) else _LARGEST_BATCH
     while batch > 1 and batch * clusters * steps > len(lengths):
         batch //= 2
     if "training.batch" in given:
