@@ -15,7 +15,7 @@ from collapipe_jax.edge.network.propagation import symmetric
 
 # Fading of the links from round to round.
 #
-# Fading within a round is in ``channel.py``: the law of rates, and the hazard.
+# Fading within a round follows below: the law of rates, and the hazard.
 
 
 class DynamicsParams(Struct):

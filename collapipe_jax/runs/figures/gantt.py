@@ -326,7 +326,7 @@ _LOOKS = {
     "activations and gradients": style.fill(style.ORANGE, "//////"),
     "upload": style.PART_LOOKS["upload"],
 }
-_ROW_IN_of_gantt_clients = 0.13
+_CLIENT_ROW_IN = 0.13
 
 
 class ClientRound(NamedTuple):
@@ -375,12 +375,12 @@ def draw_gantt_clients(records: Sequence[RunRecord], round_number: int | None = 
       InputError: no such round, or nobody took part.
     """
     picked = [client_round(record, round_number) for record in records]
-    chart_in = [_ROW_IN_of_gantt_clients * len(each.names) for each in picked]
+    chart_in = [_CLIENT_ROW_IN * len(each.names) for each in picked]
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 0.5 + sum(chart_in) + 0.5 * len(picked))
     panels = figure.subplots(len(picked), 1, height_ratios=chart_in, sharex=True, squeeze=False)
     longest_s = max(each.parts_s.sum(axis=1).max() for each in picked)
     for axes, each, label in zip(panels[:, 0], picked, style.run_labels(records), strict=True):
-        _chart_of_gantt_clients(axes, each, longest_s)
+        _client_chart(axes, each, longest_s)
         axes.set_title(f"{label}, round {each.number}", loc="left")
     panels[-1, 0].set_xlabel(f"Time since the round began [{style.time_unit(longest_s)[1]}]")
     seen = np.any([each.parts_s.any(axis=0) for each in picked], axis=0)
@@ -391,7 +391,7 @@ def draw_gantt_clients(records: Sequence[RunRecord], round_number: int | None = 
     return figure
 
 
-def _chart_of_gantt_clients(axes: Axes, picked: ClientRound, longest_s: float) -> None:
+def _client_chart(axes: Axes, picked: ClientRound, longest_s: float) -> None:
     """Bars of all clients, end to end."""
     unit_s, _ = style.time_unit(longest_s)
     place = -np.arange(len(picked.names))

@@ -132,7 +132,7 @@ def _draw_seed(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
 if TYPE_CHECKING:
     import xarray
 
-_ROW_IN_of_training_sweep = 0.18
+_SWEEP_ROW_IN = 0.18
 _MOST_CURVES = 6
 
 
@@ -156,9 +156,7 @@ def draw_training_sweep(found: "xarray.Dataset") -> Figure:
     best = np.argsort(-merit)[:_MOST_CURVES]
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, best.size))
     colors = dict(zip(best.tolist(), shades, strict=True))
-    figure = style.new_figure(
-        style.DOUBLE_WIDTH_IN, max(2.6, 1.0 + _ROW_IN_of_training_sweep * len(labels))
-    )
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, max(2.6, 1.0 + _SWEEP_ROW_IN * len(labels)))
     left, right = figure.subplots(1, 2, width_ratios=[1.2, 1.0])
     _draw_rows(left, last, labels, colors)
     left.set_xlabel(f"{task.score_name} after the last round [{task.score_unit}]")
