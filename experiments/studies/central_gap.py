@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from collapipe_jax.cli.cluster import SHARD, is_done
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
+from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.core.statistics import mean_interval
 from collapipe_jax.runs.config.experiment import Experiment, at_rate
 from collapipe_jax.runs.config.files import parse_overrides, read_config

@@ -19,8 +19,8 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.cli.cluster import SHARD, is_done
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
+from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.core.console import COMPACT, make_table
 from collapipe_jax.core.files import own_share
 from collapipe_jax.core.statistics import interval_text, mean_interval

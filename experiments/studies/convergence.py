@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from collapipe_jax.cli.cluster import SHARD, is_done
 from collapipe_jax.cli.options import make_parser, run_training
+from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import Interval, interval_text, mean_interval

@@ -18,8 +18,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from collapipe_jax.cli.cluster import SHARD, is_done
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
+from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.core.console import make_table
 from collapipe_jax.core.statistics import interval_text, mean_interval
 from collapipe_jax.learning.tasks.subwords import CONTINUES, SPECIAL_PIECES, WordPiece

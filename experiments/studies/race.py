@@ -17,8 +17,8 @@ share the runs with ``--shard=i/n``. Ends with a table and the figures.
 from collections.abc import Sequence
 from pathlib import Path
 
-from collapipe_jax.cli.cluster import SHARD
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
+from collapipe_jax.cli.shards import SHARD
 from collapipe_jax.core.console import console_for_tables
 from collapipe_jax.core.errors import require_positive
 from collapipe_jax.edge.policies.registry import POLICIES
