@@ -12,7 +12,6 @@ With --cluster machines have wired links. Prints the pipeline with the shortest 
 model, found exactly, what limits it, and data parallelism beside it.
 """
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from rich.table import Table
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.core.compilation import compile_for_now, compile_together
 from collapipe_jax.core.console import console_for_tables, make_table
-from collapipe_jax.core.errors import InputError, collect, require_positive, under_keys
+from collapipe_jax.core.errors import InputError, collect, require_positive
 from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.edge.cost.convergence import lossless_divergence
 from collapipe_jax.edge.cost.decision import Decision
@@ -46,13 +45,6 @@ from collapipe_jax.edge.solver.partition_bound import (
     bound_partitions,
     full_devices,
     limit_multipliers,
-)
-from collapipe_jax.edge.wired import (
-    Machines,
-    PipelineWork,
-    Placement,
-    best_placement,
-    data_parallel_step_s,
 )
 from collapipe_jax.runs.documents import read_network, write_decision
 
@@ -86,7 +78,10 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
 
     if options.cluster or options.model:
-        _plan_machines(options)
+        # It brings all models, which a network on file does not need.
+        from collapipe_jax.cli.plan_machines import plan_machines
+
+        plan_machines(options)
         return
     with collect() as step:
         for name in ("instance", "policy", "out"):
@@ -115,88 +110,6 @@ def main(argv: Sequence[str]) -> None:
     write_decision(options.out, decision, options.policy)
     console.print(*parts, sep="\n", highlight=False)
     console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
-
-
-def _plan_machines(options: argparse.Namespace) -> None:
-    """Place a published model on machines with wired links, and print the plan."""
-    # They bring all models, which a network on file does not need.
-    from collapipe_jax.learning.models.config import CausalConfig
-    from collapipe_jax.learning.models.published import read_published_sizes
-    from collapipe_jax.runs.machines import inference_work, read_machines, training_work
-
-    for name, other in (("cluster", "model"), ("model", "cluster")):
-        if not getattr(options, name):
-            raise InputError(f"--{name}", "", f"is missing beside --{other}", "Give it, too")
-    require_positive(batch=options.batch, tokens=options.tokens)
-    machines = read_machines(options.cluster)
-    with under_keys({"file": "--model"}):
-        sizes = read_published_sizes(options.model)
-    if options.inference and not isinstance(sizes, CausalConfig):
-        remedy = "Leave it out, or take a Llama or a Qwen"
-        raise InputError("--inference", True, "this model writes no texts", remedy)
-    if options.inference and isinstance(sizes, CausalConfig):
-        work = inference_work(sizes, options.tokens, options.batch)
-    else:
-        work = training_work(sizes, options.tokens, options.batch, options.lora)
-    placement = best_placement(machines, work)
-    if placement is None:
-        problem = "no pipeline of its machines and links has room for the model"
-        remedy = "Lower --batch or --tokens, train adapters by --lora=8, or add memory or links"
-        raise InputError("--cluster", options.cluster, problem, remedy)
-    console = console_for_tables(_WIDTH)
-    tokens = options.batch * (options.tokens if work.trains else 1)
-    console.print(*describe_placement(machines, work, placement, tokens), sep="\n", highlight=False)
-
-
-def describe_placement(
-    machines: Machines, work: PipelineWork, placement: Placement, tokens: float
-) -> tuple[RenderableType, ...]:
-    """Who runs which blocks, and what the step of so many ``tokens`` takes and waits for."""
-    rows, first, names = [], 0, machines.names
-    stages = zip(placement.machines, placement.blocks, strict=True)
-    for place, (machine, blocks) in enumerate(stages):
-        end = ("embedding, " if place == 0 else "") + f"blocks {first} to {first + blocks - 1}"
-        end += ", head" if place == len(placement.machines) - 1 else ""
-        link_s = placement.link_s[place] if place < len(placement.link_s) else None
-        rows.append(
-            (
-                names[machine],
-                end,
-                f"{1e3 * placement.stage_s[place]:.3g}",
-                "-" if link_s is None else f"{1e3 * link_s:.3g}",
-                f"{placement.stage_bytes[place] / 1e9:.2f}",
-                f"{machines.memory_bytes[machine] / 1e9:.3g}",
-            )
-        )
-        first += blocks
-    headings = ("machine", "runs", "ms", "ms to the next", "GB", "of GB")
-    size = work.batch // placement.micro_batches
-    title = f"micro-batches: {placement.micro_batches}, of {size} texts"
-    slowest = max((*placement.stage_s, *placement.link_s))
-    if slowest in placement.stage_s:
-        limit = f"machine {names[placement.machines[placement.stage_s.index(slowest)]]}"
-    else:
-        place = placement.link_s.index(slowest)
-        limit = "the link " + " - ".join(names[m] for m in placement.machines[place : place + 2])
-    share = placement.micro_batches * slowest / placement.step_s
-    what = "step" if work.trains else "token of every request"
-    lines = [
-        make_table(headings, rows, left=2, title=title),
-        f"{what}: {placement.step_s:.4g} s, {tokens / placement.step_s:.4g} tokens/s",
-        f"slowest: {limit}, at work {100 * min(share, 1.0):.0f} % of the time",
-    ]
-    idle = [name for m, name in enumerate(names) if m not in placement.machines]
-    if idle:
-        lines.append(f"not used: {', '.join(idle)}")
-    if not work.trains and np.isinf(machines.read_bytes_per_s).any():
-        lines.append("without memory_gb_s of each machine the time to read weights is left out")
-    if work.trains:
-        whole_s = data_parallel_step_s(machines, work)
-        words = "no machine holds the whole model, or no ring of links joins some"
-        if whole_s is not None:
-            words = f"step {whole_s:.4g} s, {tokens / whole_s:.4g} tokens/s"
-        lines.append(f"data parallelism instead: {words}")
-    return tuple(lines)
 
 
 def _plan_and_explain(

@@ -188,7 +188,7 @@ def _shares(axes: Axes, result: Realisations) -> None:
 
 # What ``dssra`` saves against every other policy, in percent and network by network.
 #
-# A dot is by how much the mean over the rounds of ``dssra`` lies under that of the other policy
+# A dot is by how much the mean over the rounds of ``dssra`` lies under the other policy's mean
 # in the same network; below 0 ``dssra`` needs more. Memory is of the device that holds most.
 # Intervals are those of figures.policies. A saving cannot pass 100 %, but a loss has no end, so
 # an axis that falls below -100 % by far is logarithmic there.
