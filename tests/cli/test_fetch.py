@@ -4,6 +4,8 @@ import hashlib
 import io
 
 import pytest
+from support import tiny_models
+from support.local_server import serve_model
 
 from collapipe_jax.cli import fetch as program
 from collapipe_jax.cli.fetch import main
@@ -52,3 +54,14 @@ def test_yes_and_the_directory_come_from_the_command_line(tmp_path, monkeypatch,
         main(["tiny", "--yes"])
     with pytest.raises(InputError, match=r"NAME = 'tini': no such corpus\. Use one of tiny"):
         main(["tini", "--yes", f"--directory={tmp_path}"])
+
+
+def test_a_model_goes_to_a_folder_that_trains(tmp_path, monkeypatch, capsys, server):
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    folder = tiny_models.write(tmp_path, "classification")
+    serve_model(server, "somebody/tiny", folder, licence="mit")
+    main(["somebody/tiny", "--yes", f"--directory={tmp_path / 'models'}"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "licence: mit" in shown
+    assert f"collapipe train --model={tmp_path / 'models' / 'tiny'}" in shown
+    assert (tmp_path / "models" / "tiny" / "model.safetensors").exists()

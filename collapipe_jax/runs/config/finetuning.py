@@ -26,7 +26,7 @@ from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
-from collapipe_jax.learning.tasks.classification import read_labelled_text
+from collapipe_jax.learning.tasks.classification import read_labelled_text, split_name
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.instructions import Exchange
 from collapipe_jax.learning.tasks.records import SUFFIXES
@@ -43,21 +43,19 @@ _KINDS = {
 }
 """Tasks of a model by the type of its sizes."""
 
-_PASSES = 3
+_PASSES, _CAUSAL_PASSES = 8, 3
+_LENGTH_BUCKETS = 3  # most texts are far shorter than the longest
 _LONGEST, _LONGEST_EXCHANGE = 128, 512  # tokens of a row
 _LARGEST_BATCH, _LARGEST_CAUSAL_BATCH = 32, 8  # scores of a large vocabulary fill the memory
 _NETWORKS = 3
 _MICRO_BATCHES = 8  # of the static pipeline
 _MARGIN = 1.25  # of a budget of devices over its floor, which losses and fading raise
 
-# Learning rates of the parts: published blocks take small steps, a fresh head larger ones, and
-# adapters, which start at zero, the largest (Hu et al. 2106.09685 have 2e-4 to 1e-3).
-_RATES = {
-    ("bert", False): (3e-4, 1e-3),
-    ("bert", True): (2e-3, 2e-3),
-    ("causal", False): (1e-4, 1e-4),
-    ("causal", True): (1e-3, 1e-4),
-}
+# Learning rates of the parts: published blocks take smaller steps the wider they are, a fresh head
+# larger ones, and adapters, which start at zero, the largest (Hu et al. 2106.09685: 2e-4 to 1e-3).
+_HEAD_RATE, _ADAPTER_RATE, _CAUSAL_RATE = 1e-3, 1e-3, 1e-4
+_BERT_RATES = ((512, 1e-3), (1024, 1e-4), (math.inf, 3e-5))  # below a width
+_BERT_ADAPTER_RATE = 2e-3
 
 
 class FineTuning(NamedTuple):
@@ -98,10 +96,11 @@ def fine_tuning(
     with under_keys({"task.train": "--data", "task.test": "--test"}):
         values |= _from_texts(kind, sizes, values, given)
     is_causal = isinstance(sizes, CausalConfig)
-    client_rate, head_rate = _RATES["causal" if is_causal else "bert", lora > 0]
+    client_rate, head_rate = _rates(sizes, lora)
     values |= {
         "training.client_learning_rate": client_rate,
         "training.decoder_learning_rate": head_rate,
+        "training.length_buckets": _LENGTH_BUCKETS,
     }
     if is_causal:
         # Of many blocks the inputs alone are kept: activations of all would not fit a laptop.
@@ -111,15 +110,24 @@ def fine_tuning(
     return FineTuning(kind, values, _summary(kind, values))
 
 
+def _rates(sizes: BertConfig | CausalConfig, lora: int) -> tuple[float, float]:
+    """Learning rates of the blocks, or of their adapters, and of the head."""
+    if isinstance(sizes, CausalConfig):  # whose head is published, too
+        return (_ADAPTER_RATE if lora else _CAUSAL_RATE), _CAUSAL_RATE
+    if lora:
+        return _BERT_ADAPTER_RATE, _BERT_ADAPTER_RATE
+    return next(rate for width, rate in _BERT_RATES if sizes.width < width), _HEAD_RATE
+
+
 def _kind_of(sizes: BertConfig | CausalConfig, file: TextFile) -> str:
     """The task of a model and of a file, by the forms that the file can be read in."""
     if isinstance(sizes, CausalConfig):
         return "causal_lm"
     readers: dict[str, Any] = {"classification": read_labelled_text, "tagging": read_tagged_text}
-    may_be_tagged = file.suffix in (".jsonl", ".parquet", ".tsv")
-    if file.suffix not in (*SUFFIXES, ".json"):
+    suffix = file._replace(name=split_name(file.name)[0]).suffix
+    if suffix not in (*SUFFIXES, ".json"):
         readers.pop("classification")
-    elif not may_be_tagged:
+    elif suffix not in (".jsonl", ".parquet", ".tsv"):
         readers.pop("tagging")
     errors = []
     for kind, read in readers.items():
@@ -129,7 +137,7 @@ def _kind_of(sizes: BertConfig | CausalConfig, file: TextFile) -> str:
             errors.append(error)
         else:
             return kind
-    if file.suffix in (*SUFFIXES, ".json"):
+    if suffix in (*SUFFIXES, ".json"):
         raise errors[0]
     return "masked_lm"  # lines of text
 
@@ -162,7 +170,8 @@ def _from_texts(
         batch //= 2
     if "training.batch" in given:
         batch = config.training.batch
-    rounds = max(10, math.ceil(_PASSES * len(lengths) / (batch * clusters * steps)))
+    passes = _CAUSAL_PASSES if isinstance(sizes, CausalConfig) else _PASSES
+    rounds = max(10, math.ceil(passes * len(lengths) / (batch * clusters * steps)))
     if "training.rounds" in given:
         rounds = config.training.rounds
     every = max(1, rounds // 10)
