@@ -54,7 +54,7 @@ def estimate_constants(
     loss ``l`` and ``c`` predictions counts in the variance, to first order, as
     ``(grad l - c grad F) / mean c``.
     """
-    trained, base = split(params)
+    trained, base = split(params, model.sizes.adapters)
 
     def loss(trained: Params, batch: Batch) -> Array:
         losses, tokens = example_losses(model, join(trained, base), batch)

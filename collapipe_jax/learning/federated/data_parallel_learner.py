@@ -83,7 +83,7 @@ class DataParallelLearner:
 
         Clients hold decoders too; those of a cluster have their optimisers' states side by side.
         """
-        trained, base = split(params)
+        trained, base = split(params, self.model.sizes.adapters)
         return initial_state(trained, None, base, self._method, self.copies)
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:

@@ -80,7 +80,7 @@ class PipelineLearner:
 
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers."""
-        trained, base = split(params)
+        trained, base = split(params, self.model.sizes.adapters)
         client = {name: trained[name] for name in CLIENT_PARTS}
         return initial_state(client, trained["decoder"], base, self._method, self.copies)
 

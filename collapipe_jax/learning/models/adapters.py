@@ -73,17 +73,19 @@ def add_adapters(key: Array, params: Params, adapters: AdapterConfig | None) -> 
     return {**params, "encoder": unflatten_dict(leaves)}
 
 
-def split(params: Params) -> tuple[Params, Params]:
+def split(params: Params, adapters: AdapterConfig | None = None) -> tuple[Params, Params]:
     """Parameters that are trained, and those of the base, by parts.
 
-    Without adapters all are trained, and the base has no leaves.
+    Without adapters all are trained, and the base has no leaves. Where ``adapters`` freeze ``A``,
+    it is of the base.
     """
     encoder = flatten_dict(params["encoder"])
-    adapters = {path: leaf for path, leaf in encoder.items() if path[-1] in (LORA_A, LORA_B)}
-    if not adapters:
+    names = (LORA_B,) if adapters is not None and adapters.freezes_a else (LORA_A, LORA_B)
+    changing = {path: leaf for path, leaf in encoder.items() if path[-1] in names}
+    if not changing:
         return params, NO_BASE
-    base = {path: leaf for path, leaf in encoder.items() if path not in adapters}
-    trained = {**params, **NO_BASE, "encoder": unflatten_dict(adapters)}
+    base = {path: leaf for path, leaf in encoder.items() if path not in changing}
+    trained = {**params, **NO_BASE, "encoder": unflatten_dict(changing)}
     return trained, {"embedding": params["embedding"], "encoder": unflatten_dict(base)}
 
 

@@ -46,6 +46,9 @@ class AdapterConfig:
     rank: int  # ``r``, columns of ``A`` and rows of ``B``
     alpha: float  # over the rank it is the scale of ``A B``
     targets: tuple[str, ...]  # of the ``linear_layers`` of a block
+    # Whether ``A`` stays as drawn, the same everywhere. Then the mean of the clusters' ``A B`` is
+    # ``A`` times the mean of their ``B`` (FFA-LoRA, Sun et al. 2403.12313).
+    freezes_a: bool = False
 
     @property
     def scale(self) -> float:
@@ -326,6 +329,7 @@ def _adapter_sizes(model: Mapping[str, Any], layers: tuple[str, ...]) -> Adapter
     return AdapterConfig(
         rank=model["adapter_rank"],
         alpha=model["adapter_alpha"],
+        freezes_a=model["adapter_freezes_a"],
         targets=layers if ALL_LINEAR in targets else targets,
     )
 

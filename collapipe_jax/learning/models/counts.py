@@ -39,20 +39,22 @@ def _with_adapters(block: BlockCounts, sizes: EncoderConfig, sequence: int) -> B
     A product of two matrices that both change takes two more backward, one for each. The
     weights of a base do not change, so its maps take one: the gradient of their input. Products
     of the attention and of adapters take two. Of the inputs of maps, those that an adapter reads
-    are kept, and so are the outputs of ``A``.
+    are kept, and so are the outputs of ``A``. An ``A`` that stays as it is belongs to the base.
 
     Source: docs/system-model.md, section 3.
     """
     adapters, maps, own = sizes.adapters, _linear_maps(sizes), _adapter_parameters(sizes)
     assert adapters is not None
+    fixed = adapters.rank * sum(maps[name][0] for name in adapters.targets if adapters.freezes_a)
+    readers = set() if adapters.freezes_a else set(adapters.targets)
     flops = block.flops + 2.0 * sequence * own
-    frozen = 2.0 * sequence * _weights(sizes)
+    frozen = 2.0 * sequence * (_weights(sizes) + fixed)
     numbers = adapters.rank * len(adapters.targets) - sum(
-        maps[names[0]][0] for names in _kept_inputs(sizes) if not set(names) & set(adapters.targets)
+        maps[names[0]][0] for names in _kept_inputs(sizes) if not set(names) & readers
     )
     return BlockCounts(
         parameters=block.parameters + own,
-        trained=own,
+        trained=own - fixed,
         flops=flops,
         backward_flops=2.0 * flops - frozen,
         kept_bytes=block.kept_bytes + NUMBER_BYTES * sequence * numbers,

@@ -157,6 +157,11 @@ LEARNING_KEYS: dict[str, Any] = {
             choices=(*GATED_LAYERS, ALL_LINEAR),
             why="those of Hu et al. 2022",
         ),
+        adapter_freezes_a=key(
+            False,
+            "train and send `B` of adapters alone: the mean over clusters is then exact",
+            why="off, as PEFT trains; on is FFA-LoRA (Sun et al. 2024)",
+        ),
         pooling=key(
             "first",
             "of classification, what the pooler maps: the hidden state of `[CLS]`, or the mean of "

@@ -354,7 +354,7 @@ class OngoingRun:
             scored = due(scored=True)
             loss, score = map(np.float32, self.experiment.task.validate(scored))
             if self._best is not None and self._merit(score) > self.history.best_merit:
-                self._best = _copied(split(scored)[0])
+                self._best = _copied(split(scored, self.experiment.task.model.sizes.adapters)[0])
             if evaluation["by_cluster"]:
                 clusters = cluster_scores(self.experiment, scored)
         found: Metrics = {"validation_loss": np.float32(loss), "score": score}

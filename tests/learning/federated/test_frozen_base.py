@@ -127,6 +127,19 @@ def test_clients_step_adapters_and_head_alone(by_hand):
     check_step(learner.round(state, make_batches(), CLIENTS, KEY, 0)[0], state, by_hand)
 
 
+def test_a_frozen_a_stays_and_b_moves_as_it_does_beside_it(by_hand):
+    """A step of plain SGD from the same point moves ``B`` alike, whether ``A`` moves or not."""
+    adapters = dataclasses.replace(SIZES.adapters, freezes_a=True)
+    model = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, adapters=adapters))
+    learner = clients(model)
+    state = learner.init(params_of(MODEL))
+    after, _ = learner.round(state, make_batches(), CLIENTS, KEY, 0)
+    expected, _ = split({**state.params, **by_hand, "embedding": {}}, adapters)
+    trained, base = split(after.params, adapters)
+    assert_close(trained, expected, 1e-5)
+    assert_close(base, state.base, 0.0)
+
+
 def check_step(after, before, expected):
     trained, base = split(after.params)
     assert_close(trained, expected, 1e-5)

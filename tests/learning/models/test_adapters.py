@@ -105,6 +105,20 @@ def test_gradients_of_adapters_are_those_among_all_parameters():
     assert_close(alone["encoder"], among_all["encoder"], 1e-6)
 
 
+def test_with_a_frozen_the_mean_of_models_is_the_model_of_means():
+    frozen = dataclasses.replace(ADAPTERS, freezes_a=True)
+    trained, base = split(model(), frozen)
+    assert set(jax.tree.leaves(jax.tree.map(lambda leaf: leaf.ndim, trained["encoder"]))) == {3}
+    assert optax.tree.size(trained["encoder"]) == 2 * RANK * (5 * 8 + 12)  # B alone
+    one, other = moved(trained), jax.tree.map(lambda leaf: 2.0 * leaf + 0.3, moved(trained))
+
+    def mean(one, other):
+        return jax.tree.map(lambda a, b: 0.25 * a + 0.75 * b, one, other)
+
+    whole = [fuse(join(part, base), ADAPTERS) for part in (one, other, mean(one, other))]
+    assert_close(mean(*whole[:2]), whole[2], 1e-6)
+
+
 def test_a_digest_tells_bases_apart():
     _, base = split(model())
     assert digest(NO_BASE) is None

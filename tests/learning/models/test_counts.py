@@ -107,15 +107,18 @@ def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequen
     assert both - counted == pytest.approx(2.0 * stated, rel=0.05)
 
 
-@pytest.mark.parametrize("targets", [("query", "value"), LINEAR_LAYERS])
-def test_work_of_a_block_with_adapters_is_what_xla_counts(targets):
+@pytest.mark.parametrize(
+    ("targets", "freezes_a"),
+    [(("query", "value"), False), (LINEAR_LAYERS, False), (LINEAR_LAYERS, True)],
+)
+def test_work_of_a_block_with_adapters_is_what_xla_counts(targets, freezes_a):
     width, inner, sequence = 256, 512, 64
-    adapters = AdapterConfig(rank=16, alpha=16.0, targets=targets)
+    adapters = AdapterConfig(rank=16, alpha=16.0, targets=targets, freezes_a=freezes_a)
     config = make_config(width, inner, encoder_blocks=1, adapters=adapters)
     whole = {"embedding": {}, "encoder": init_encoder(jax.random.key(0), config)}
     trained, base = (
         jax.tree.map(lambda leaf: leaf[0], part["encoder"])
-        for part in split(add_adapters(jax.random.key(1), whole, adapters))
+        for part in split(add_adapters(jax.random.key(1), whole, adapters), adapters)
     )
     x, mask = jnp.ones((BATCH, sequence, width)), jnp.ones((BATCH, sequence), bool)
 

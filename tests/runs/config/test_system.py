@@ -62,7 +62,11 @@ def other(name):
 
 OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
 HEADS = ("model.pooling", "model.head")  # of the server's part
-ADAPTERS = {"model.adapter_alpha": 8.0, "model.adapter_targets": ("key",)}  # beside a rank
+ADAPTERS = {  # beside a rank
+    "model.adapter_alpha": 8.0,
+    "model.adapter_targets": ("key",),
+    "model.adapter_freezes_a": True,
+}
 NGRAMS = {"model.ngram_buckets": 8, "model.word_ngrams": 2, "model.ngram_combiner": "sqrtn"}
 CAUSAL = {"model.key_value_heads": 1, "model.head_size": 6, "model.query_bias": True}
 CAUSAL |= {"model.query_key_norm": True}

@@ -26,6 +26,7 @@ SIZES = {
     "rematerialise": False,
     "adapter_rank": 0,
     "adapter_alpha": 8.0,
+    "adapter_freezes_a": False,
     "adapter_targets": ("value", "outer"),
     "batch": 24,
     "local_steps": 3,
@@ -42,7 +43,7 @@ def translator_workload(**changes):
     sizes = SIZES | changes
     ends = TASKS["translation"].count_work({"task": sizes, "model": sizes})
     own = encoder_sizes(sizes)
-    read = (*ENDS, *own, "adapter_rank", "adapter_alpha", "adapter_targets")
+    read = (*ENDS, *own, *(name for name in sizes if name.startswith("adapter_")))
     shared = {name: size for name, size in sizes.items() if name not in read}
     return encoder_workload(EncoderConfig(**own), **shared, **ends._asdict())
 
