@@ -77,14 +77,16 @@ def split(params: Params, adapters: AdapterConfig | None = None) -> tuple[Params
     """Parameters that are trained, and those of the base, by parts.
 
     Without adapters all are trained, and the base has no leaves. Where ``adapters`` freeze ``A``,
-    it is of the base.
+    it is of the base, whose blocks are in their ``base_dtype``.
     """
-    encoder = flatten_dict(params["encoder"])
+    encoder: dict[tuple, Any] = dict(flatten_dict(params["encoder"]))
     names = (LORA_B,) if adapters is not None and adapters.freezes_a else (LORA_A, LORA_B)
     changing = {path: leaf for path, leaf in encoder.items() if path[-1] in names}
     if not changing:
         return params, NO_BASE
     base = {path: leaf for path, leaf in encoder.items() if path not in changing}
+    if adapters is not None:
+        base = {path: leaf.astype(adapters.base_dtype) for path, leaf in base.items()}
     trained = {**params, **NO_BASE, "encoder": unflatten_dict(changing)}
     return trained, {"embedding": params["embedding"], "encoder": unflatten_dict(base)}
 
@@ -95,10 +97,11 @@ def join(trained: Params, base: Params) -> Params:
 
 
 def fuse(params: Params, adapters: AdapterConfig | None) -> Params:
-    """The plain model that computes the same, with kernels ``W + s A B``."""
+    """The plain model that computes the same, with kernels ``W + s A B`` in 32 bits."""
     if adapters is None:
         return params
-    leaves: dict[tuple, Any] = dict(flatten_dict(params["encoder"]))
+    encoder = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params["encoder"])
+    leaves: dict[tuple, Any] = dict(flatten_dict(encoder))
     for path in [path[:-1] for path in leaves if path[-1] == LORA_A]:
         a, b = leaves.pop((*path, LORA_A)), leaves.pop((*path, LORA_B))
         leaves[*path, "kernel"] = leaves[*path, "kernel"] + adapters.scale * (a @ b)
@@ -106,12 +109,12 @@ def fuse(params: Params, adapters: AdapterConfig | None) -> Params:
 
 
 def digest(base: Params) -> np.ndarray | None:
-    """SHA-256 of the numbers of a base, ``[32]`` bytes; None where there is no base."""
+    """SHA-256 of a base's numbers in 32 bits, ``[32]`` bytes; None where there is no base."""
     if not (leaves := jax.tree.leaves(base)):
         return None
     whole = hashlib.sha256()
     for leaf in leaves:
-        whole.update(np.asarray(leaf).tobytes())
+        whole.update(np.asarray(leaf, np.float32).tobytes())
     return np.frombuffer(whole.digest(), np.uint8)
 
 
@@ -123,7 +126,7 @@ def digest(base: Params) -> np.ndarray | None:
 # https://huggingface.co/docs/peft/developer_guides/checkpoint.
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_DIGEST = "collapipe_base_sha256"
+_DIGEST, _BASE_DTYPE = "collapipe_base_sha256", "collapipe_base_dtype"
 _BASE = "base_model_name_or_path"
 _PREFIX = "base_model.model."
 _TEXTS, _TOKENS, _CAUSAL = "SEQ_CLS", "TOKEN_CLS", "CAUSAL_LM"
@@ -192,8 +195,14 @@ def save_adapters(
         "inference_mode": True,
     }
     settings = {**settings, _DIGEST: numbers.tobytes().hex(), "model_type": model_type}
+    settings[_BASE_DTYPE] = adapters.base_dtype
     documents = {ADAPTER_CONFIG: document, CONFIG: settings}
     write_checkpoint(folder, tensors, documents, ADAPTER_WEIGHTS)
+
+
+def _rounded(leaf: Array) -> Array:
+    """Numbers rounded to 16 bits, in 32."""
+    return leaf.astype(jnp.bfloat16).astype(jnp.float32)
 
 
 def _differ(one: Params, other: Params) -> bool:
@@ -297,6 +306,8 @@ def _load_base(
         raise InputError(key, path, "is no folder", remedy)
     with under_keys({"directory": key}):
         sizes, base, *more = load(path)
+    if settings.get(_BASE_DTYPE) == "bfloat16":  # as in training
+        base = {**base, "encoder": jax.tree.map(_rounded, base["encoder"])}
     numbers, stated = digest({name: base[name] for name in CLIENT_PARTS}), settings.get(_DIGEST)
     if stated is not None and (numbers is None or numbers.tobytes().hex() != stated):
         problem = "the adapters were trained on other weights"

@@ -49,6 +49,7 @@ class AdapterConfig:
     # Whether ``A`` stays as drawn, the same everywhere. Then the mean of the clusters' ``A B`` is
     # ``A`` times the mean of their ``B`` (FFA-LoRA, Sun et al. 2403.12313).
     freezes_a: bool = False
+    base_dtype: str = "float32"  # in which the frozen weights of blocks are held
 
     @property
     def scale(self) -> float:
@@ -330,6 +331,7 @@ def _adapter_sizes(model: Mapping[str, Any], layers: tuple[str, ...]) -> Adapter
         rank=model["adapter_rank"],
         alpha=model["adapter_alpha"],
         freezes_a=model["adapter_freezes_a"],
+        base_dtype=model["base_dtype"],
         targets=layers if ALL_LINEAR in targets else targets,
     )
 

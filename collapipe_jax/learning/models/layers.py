@@ -189,8 +189,9 @@ def init_norm(config: EncoderConfig) -> Params:
 
 
 def narrowed(x: Array, config: EncoderConfig) -> Array:
-    """``x`` in 16 bits where the layers compute in as many; unchanged elsewhere."""
-    return x if config.compute_dtype == "float32" else x.astype(config.compute_dtype)
+    """``x`` in the precision in which the layers compute; 64 bits stay."""
+    is_exact = config.compute_dtype == "float32" and x.dtype != jnp.bfloat16
+    return x if is_exact else x.astype(config.compute_dtype)
 
 
 def gelu(x: Array) -> Array:

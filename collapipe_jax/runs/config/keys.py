@@ -162,6 +162,12 @@ LEARNING_KEYS: dict[str, Any] = {
             "train and send `B` of adapters alone: the mean over clusters is then exact",
             why="off, as PEFT trains; on is FFA-LoRA (Sun et al. 2024)",
         ),
+        base_dtype=key(
+            "float32",
+            "type in which blocks hold their frozen weights; products widen them",
+            choices=DTYPES,
+            why="read with `adapter_rank` above 0; `bfloat16` halves the memory of a frozen block",
+        ),
         pooling=key(
             "first",
             "of classification, what the pooler maps: the hidden state of `[CLS]`, or the mean of "

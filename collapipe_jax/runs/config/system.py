@@ -328,10 +328,12 @@ def encoder_workload(
     block_bits, embedding_bits, decoder_bits = (
         float(parameter_number_bits * parameters) for parameters in trained
     )
-    training_bytes = state_bytes_per_parameter - NUMBER_BYTES
+    held_bytes = [NUMBER_BYTES] * 3
+    if sizes.adapters is not None and sizes.adapters.base_dtype == "bfloat16":
+        held_bytes[0] = NUMBER_BYTES // 2
     block_static, embedding_static, decoder_static = (
-        float(NUMBER_BYTES * parameters + training_bytes * changing)
-        for parameters, changing in zip(every, trained, strict=True)
+        float(frozen_bytes * parameters + (state_bytes_per_parameter - frozen_bytes) * changing)
+        for frozen_bytes, parameters, changing in zip(held_bytes, every, trained, strict=True)
     )
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {

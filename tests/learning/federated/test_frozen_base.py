@@ -140,6 +140,19 @@ def test_a_frozen_a_stays_and_b_moves_as_it_does_beside_it(by_hand):
     assert_close(base, state.base, 0.0)
 
 
+def test_pipelines_and_clients_step_alike_on_a_base_in_16_bits():
+    adapters = dataclasses.replace(SIZES.adapters, base_dtype="bfloat16")
+    model = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, adapters=adapters))
+    after = []
+    for learner, outcome in (
+        (pipelines(model, execution=Execution("vmapped", 2, schedule="1f1b")), PIPELINES),
+        (clients(model), CLIENTS),
+    ):
+        state = learner.init(params_of(MODEL))
+        after.append(learner.round(state, make_batches(), outcome, KEY, 0)[0].trained)
+    assert_close(*after, 1e-5)
+
+
 def check_step(after, before, expected):
     trained, base = split(after.params)
     assert_close(trained, expected, 1e-5)

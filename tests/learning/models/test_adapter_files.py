@@ -109,6 +109,16 @@ def test_what_is_saved_is_loaded(model, tmp_path):
     assert_close(loaded, whole.pop("decoder") | whole, 0.0)
 
 
+def test_a_base_that_was_rounded_in_training_is_rounded_again(model, tmp_path):
+    sizes, params = model
+    adapters = dataclasses.replace(ADAPTERS, base_dtype="bfloat16", freezes_a=True)
+    params = join(*split(params, adapters))
+    folder = save((dataclasses.replace(sizes, adapters=adapters), params), tmp_path)
+    loaded = load_adapted_bert(folder)[1]
+    whole = fuse(params, adapters)
+    assert_close(loaded, whole.pop("decoder") | whole, 1e-6)
+
+
 def test_labels_of_tokens_have_no_pooler(golden):
     """The base has one, of which a head for tokens knows nothing."""
     change(golden, task_type="TOKEN_CLS")

@@ -119,6 +119,25 @@ def test_with_a_frozen_the_mean_of_models_is_the_model_of_means():
     assert_close(mean(*whole[:2]), whole[2], 1e-6)
 
 
+def test_a_base_in_16_bits_computes_what_its_rounded_numbers_do():
+    narrow = dataclasses.replace(ADAPTERS, base_dtype="bfloat16")
+    trained, base = split(moved(model()), narrow)
+    assert {leaf.dtype for leaf in jax.tree.leaves(base["encoder"])} == {jnp.dtype("bfloat16")}
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), base)
+    np.testing.assert_array_equal(digest(base), digest(rounded))
+
+    @jax.grad
+    def slope(trained, base):
+        return jnp.vdot(encoded(join(trained, base)), jnp.cos(X))
+
+    assert_close(encoded(join(trained, base)), encoded(join(trained, rounded)), 1e-6)
+    assert_close(slope(trained, base)["encoder"], slope(trained, rounded)["encoder"], 1e-6)
+    fused = fuse(join(trained, base), narrow)
+    assert {leaf.dtype for leaf in jax.tree.leaves(fused)} == {jnp.dtype("float32")}
+    plain = encode(fused["encoder"], dataclasses.replace(CONFIG, adapters=None), X, MASK)
+    assert_close(plain, encoded(join(trained, base)), 1e-5)
+
+
 def test_a_digest_tells_bases_apart():
     _, base = split(model())
     assert digest(NO_BASE) is None

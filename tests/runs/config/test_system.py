@@ -66,6 +66,7 @@ ADAPTERS = {  # beside a rank
     "model.adapter_alpha": 8.0,
     "model.adapter_targets": ("key",),
     "model.adapter_freezes_a": True,
+    "model.base_dtype": "bfloat16",
 }
 NGRAMS = {"model.ngram_buckets": 8, "model.word_ngrams": 2, "model.ngram_combiner": "sqrtn"}
 CAUSAL = {"model.key_value_heads": 1, "model.head_size": 6, "model.query_bias": True}

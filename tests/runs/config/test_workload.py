@@ -27,6 +27,7 @@ SIZES = {
     "adapter_rank": 0,
     "adapter_alpha": 8.0,
     "adapter_freezes_a": False,
+    "base_dtype": "float32",
     "adapter_targets": ("value", "outer"),
     "batch": 24,
     "local_steps": 3,
@@ -43,7 +44,7 @@ def translator_workload(**changes):
     sizes = SIZES | changes
     ends = TASKS["translation"].count_work({"task": sizes, "model": sizes})
     own = encoder_sizes(sizes)
-    read = (*ENDS, *own, *(name for name in sizes if name.startswith("adapter_")))
+    read = (*ENDS, *own, *(name for name in sizes if name.startswith(("adapter_", "base_"))))
     shared = {name: size for name, size in sizes.items() if name not in read}
     return encoder_workload(EncoderConfig(**own), **shared, **ends._asdict())
 
@@ -151,6 +152,8 @@ def test_adapters_alone_travel_and_have_gradients():
     assert work.ends.embedding_static_bytes == 4 * embedding_parameters(1000, 48)
     assert work.ends.decoder_static_bytes == plain.ends.decoder_static_bytes
     assert work.ends.decoder_param_bits == plain.ends.decoder_param_bits
+    narrow = translator_workload(adapter_rank=4, base_dtype="bfloat16")
+    assert narrow.block_static_bytes == 2 * block_parameters(48, 160) + 16 * own
     assert work.block_flops == plain.block_flops + 2 * 20 * own
     assert work.block_flops * (2 - work.backward_ratio) == pytest.approx(maps)
     # Inputs of the maps `out` and `inner` are read by no adapter.
