@@ -148,7 +148,7 @@ def keep_freed_memory() -> bool:
       Whether the C library can do so; if not, nothing is changed.
     """
     trim_threshold, mmap_max, arena_max = -1, -4, -8  # options of glibc's mallopt(3)
-    never = 2**31 - 1
+    never = -1  # the largest positive number would give back blocks of 2 GiB
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library than GNU's
