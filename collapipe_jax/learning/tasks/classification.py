@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,11 +13,11 @@ from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilitie
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks import bert
 from collapipe_jax.learning.tasks.corpora import (
-    PACKED_SUFFIXES,
     LabelledFiles,
     LabelledSets,
     Placed,
     TextFile,
+    split_name,
 )
 from collapipe_jax.learning.tasks.records import (
     SUFFIXES,
@@ -49,7 +48,6 @@ COLUMN_KEYS = ("task.text_column", "task.label_column")
 _FORMS = (
     "Use .csv, .tsv, .jsonl, .parquet or .json, and name the split of a .json as FILE.json#SPLIT"
 )
-_PACKED = "|".join(map(re.escape, PACKED_SUFFIXES))
 
 
 class LabelledText(NamedTuple):
@@ -194,12 +192,6 @@ def read_domains(file: TextFile) -> dict[str, str]:
                 problem = f"{label!r} is in both {domain_of[label]!r} and {domain!r}"
                 raise file.error(problem, "Give each label one domain")
     return domain_of
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """File and split of a name such as ``data.json#train``; the split is empty without one."""
-    match = re.fullmatch(rf"(.*\.json(?:{_PACKED})?)#([^#/]+)", name, flags=re.IGNORECASE)
-    return (match[1], match[2]) if match else (name, "")
 
 
 def _domain_numbers(

@@ -122,6 +122,13 @@ class LabelledSets(NamedTuple, Generic[Entry]):
     test: list[Entry]
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """File and split of a name such as ``data.json#train``; the split is empty without one."""
+    packed = "|".join(map(re.escape, PACKED_SUFFIXES))
+    match = re.fullmatch(rf"(.*\.json(?:{packed})?)#([^#/]+)", name, flags=re.IGNORECASE)
+    return (match[1], match[2]) if match else (name, "")
+
+
 class TextFile(NamedTuple):
     """A UTF-8 file that a configuration names; it may be packed by gzip, bzip2 or xz."""
 
@@ -141,8 +148,8 @@ class TextFile(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """Suffix that gives the format, in lower case and without one of packing."""
-        path = Path(self.name.lower())
+        """Suffix that gives the format, in lower case, without packing and split."""
+        path = Path(split_name(self.name.lower())[0])
         return (path.with_suffix("") if path.suffix in PACKED_SUFFIXES else path).suffix
 
     @contextlib.contextmanager

@@ -8,7 +8,6 @@ from collapipe_jax.learning.tasks.classification import (
     COLUMN_KEYS,
     TEXT_COLUMN,
     read_labelled_text,
-    split_name,
 )
 from collapipe_jax.learning.tasks.corpora import Placed, TextFile
 from collapipe_jax.learning.tasks.instructions import Sample, form_of, read_exchanges, text_of
@@ -100,17 +99,16 @@ def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -
 
 def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Placed[Sample]]:
     placed: list[Placed[Sample]]
-    suffix = file._replace(name=split_name(file.name)[0]).suffix
     if tagged:
         sentences = read_tagged_text(file)
         placed = [(f"sentence {i}", " ".join(s.tokens)) for i, s in enumerate(sentences, start=1)]
-    elif suffix == ".json":
+    elif file.suffix == ".json":
         entries = read_labelled_text(file, text_column)
         placed = [(f"entry {i}", entry.text) for i, entry in enumerate(entries, start=1)]
-    elif suffix in SUFFIXES and not text_column and (columns := _exchange_columns(file)):
+    elif file.suffix in SUFFIXES and not text_column and (columns := _exchange_columns(file)):
         with file.reading() as step:
             placed = list(read_exchanges(file, columns, step))
-    elif suffix in SUFFIXES:
+    elif file.suffix in SUFFIXES:
         field, placed = Field((TEXT_COLUMN,), COLUMN_KEYS[0], text_column), []
         with file.reading() as step:
             for record in read_records(file, [field], step):

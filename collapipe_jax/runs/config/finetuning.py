@@ -26,7 +26,7 @@ from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
-from collapipe_jax.learning.tasks.classification import read_labelled_text, split_name
+from collapipe_jax.learning.tasks.classification import read_labelled_text
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.instructions import Exchange
 from collapipe_jax.learning.tasks.records import SUFFIXES
@@ -124,10 +124,9 @@ def _kind_of(sizes: BertConfig | CausalConfig, file: TextFile) -> str:
     if isinstance(sizes, CausalConfig):
         return "causal_lm"
     readers: dict[str, Any] = {"classification": read_labelled_text, "tagging": read_tagged_text}
-    suffix = file._replace(name=split_name(file.name)[0]).suffix
-    if suffix not in (*SUFFIXES, ".json"):
+    if file.suffix not in (*SUFFIXES, ".json"):
         readers.pop("classification")
-    elif suffix not in (".jsonl", ".parquet", ".tsv"):
+    elif file.suffix not in (".jsonl", ".parquet", ".tsv"):
         readers.pop("tagging")
     errors = []
     for kind, read in readers.items():
@@ -137,7 +136,7 @@ def _kind_of(sizes: BertConfig | CausalConfig, file: TextFile) -> str:
             errors.append(error)
         else:
             return kind
-    if suffix in (*SUFFIXES, ".json"):
+    if file.suffix in (*SUFFIXES, ".json"):
         raise errors[0]
     return "masked_lm"  # lines of text
 

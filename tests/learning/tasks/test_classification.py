@@ -14,9 +14,8 @@ from collapipe_jax.learning.tasks.classification import (
     Classification,
     read_domains,
     read_labelled_text,
-    split_name,
 )
-from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.corpora import TextFile, split_name
 from collapipe_jax.learning.tasks.sampling import stratified_draw
 from collapipe_jax.learning.tasks.subwords import SPECIAL_PIECES
 
@@ -272,6 +271,7 @@ def test_splits_go_by_name(write):
     assert split_name("a/b.json#val") == ("a/b.json", "val")
     assert split_name("a#b/c.json") == ("a#b/c.json", "")
     assert split_name("a.csv#val") == ("a.csv#val", "")
+    assert TextFile("file", "a.JSON.gz#val").suffix == ".json"
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,13 @@ def test_what_a_user_gives_stays_and_others_follow_it(models, files):
     assert values["devices.memory_share"] < 1.0
 
 
+def test_a_split_of_a_file_has_labels(models, tmp_path):
+    entries = [["buy zinc", "buy"], ["sell gold", "sell"]] * 20
+    (tmp_path / "a.json").write_text(json.dumps({"train": entries, "test": entries[:2]}))
+    tuning = fine_tuning(models["classification"], str(tmp_path / "a.json#train"))
+    assert (tuning.config, tuning.values["task.labels"]) == ("classification", 2)
+
+
 def test_a_file_that_has_no_labels_is_named(models, tmp_path):
     (tmp_path / "a.csv").write_text("words\nhello\n")
     with pytest.raises(InputError, match="--data"):
