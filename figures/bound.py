@@ -71,7 +71,7 @@ def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.Look]) -> No
     for label, rows, look in groups:
         measured, bounds = ([row[key] for row in rows] for key in ("measured", "bound"))
         every += measured + bounds
-        axes.plot(measured, bounds, label=label, fillstyle="none", **style.alone(look))
+        axes.plot(measured, bounds, label=label, fillstyle="none", **style.markers_only(look))
     ends = min(every) / _MARGIN, max(every) * _MARGIN
     axes.plot(ends, ends, **style.RULE)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)

@@ -15,7 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.cli.shards import CLUSTER, SHARD, run_shards
 from collapipe_jax.core.console import COMPACT, console_for_tables, make_table
 from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.core.statistics import interval_text, median_text, number_text
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
         chunk=given.chunk,
     )
     made = read_comparisons("compare", given.config, parse_overrides(overrides), options)
-    results = carry_out("compare", argv, given, made, console)
+    results = run_shards("compare", argv, given, made, console)
     if results is None:
         return
     summary = summarise(load_realisations(results.folder, "compare"))

@@ -17,7 +17,7 @@ from rich import box
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.cli.shards import CLUSTER, SHARD, run_shards
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.edge.policies.registry import POLICIES
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     keys = parse_overrides(overrides)
     made = read_comparisons("map", given.config, keys, options, axes)
     console = console_for_tables(_WIDTH)
-    results = carry_out("map", argv, given, made, console)
+    results = run_shards("map", argv, given, made, console)
     if results is None:
         return
     y, x = made.sweep.axes

@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from collapipe_jax.core.console import console_for_tables, make_table
-from collapipe_jax.core.errors import InputError, require_positive, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys, require_positive
 from collapipe_jax.edge.wired import (
     Machines,
     PipelineWork,
@@ -28,7 +28,7 @@ def plan_machines(options: argparse.Namespace) -> None:
             raise InputError(f"--{name}", "", f"is missing beside --{other}", "Give it, too")
     require_positive(batch=options.batch, tokens=options.tokens)
     machines = read_machines(options.cluster)
-    with under_keys({"file": "--model"}):
+    with rename_error_keys({"file": "--model"}):
         sizes = read_published_sizes(options.model)
     if options.inference and not isinstance(sizes, CausalConfig):
         remedy = "Leave it out, or take a Llama or a Qwen"

@@ -30,7 +30,7 @@ CLUSTER: dict[str, Any] = {
 """Options of commands that start their shards themselves."""
 
 
-def carry_out(
+def run_shards(
     command: str,
     argv: Sequence[str],
     given: argparse.Namespace,

@@ -18,7 +18,7 @@ from rich import box
 from rich.table import Table
 
 from collapipe_jax.cli.options import add_sweep, make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.cli.shards import CLUSTER, SHARD, run_shards
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import number_text
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
     keys = parse_overrides(overrides)
     made = read_comparisons("sweep", given.config, keys, options, axes, given.seeds)
     console = console_for_tables(_WIDTH)
-    results = carry_out("sweep", argv, given, made, console)
+    results = run_shards("sweep", argv, given, made, console)
     if results is None:
         return
     comparisons = map(summarise, load_points(results.folder, "sweep"))

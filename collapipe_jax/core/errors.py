@@ -89,7 +89,7 @@ class AlreadyReported(Exception):
     """Ends a step that needs what another step failed to find; that error is reported already."""
 
 
-class Known(dict[str, Any]):
+class ValidValues(dict[str, Any]):
     """What steps found, by name; to ask for anything else raises ``AlreadyReported``."""
 
     def __missing__(self, name: str) -> Any:
@@ -139,7 +139,7 @@ def collect() -> Iterator[Step]:
 
 
 @contextlib.contextmanager
-def under_keys(names: Mapping[str, str]) -> Iterator[None]:
+def rename_error_keys(names: Mapping[str, str]) -> Iterator[None]:
     """Report a module's errors under the configuration's keys, here by the module's keys."""
     try:
         yield

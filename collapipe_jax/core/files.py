@@ -233,7 +233,7 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def alone(folder: Path, name: str = "run", *, shared: bool = False) -> Iterator[None]:
+def lock_folder(folder: Path, name: str = "run", *, shared: bool = False) -> Iterator[None]:
     """Keep other processes from the same lock of a folder until the end of a block.
 
     The kernel frees the lock of a process that ends, however it ends. So a lock file that a killed
@@ -281,11 +281,11 @@ def own_share(folder: Path, index: int, count: int) -> Iterator[None]:
       InputError: if another process has the same share, or one of them is the whole.
     """
     with contextlib.ExitStack() as locks:
-        locks.enter_context(alone(folder, shared=count > 1))
+        locks.enter_context(lock_folder(folder, shared=count > 1))
         if count == 1:
             remove_partials(folder)
         else:
-            locks.enter_context(alone(folder, f"shard_{index}_of_{count}"))
+            locks.enter_context(lock_folder(folder, f"shard_{index}_of_{count}"))
         yield
 
 

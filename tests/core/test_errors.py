@@ -8,9 +8,9 @@ from collapipe_jax.core.errors import (
     AlreadyReported,
     InputError,
     InputErrors,
-    Known,
+    ValidValues,
     collect,
-    under_keys,
+    rename_error_keys,
 )
 
 
@@ -54,7 +54,7 @@ def test_nothing_wrong_raises_nothing_and_other_errors_pass():
 def test_nested_collections_are_reported_flat_and_by_other_keys():
     def nested():
         with collect() as step:
-            with step(), under_keys({"a": "task.a"}):
+            with step(), rename_error_keys({"a": "task.a"}):
                 tell("a", "b")
             with step():
                 tell("c")
@@ -65,7 +65,7 @@ def test_nested_collections_are_reported_flat_and_by_other_keys():
 
 
 def test_what_a_failed_step_should_have_found_is_not_told_twice():
-    known = Known()
+    known = ValidValues()
 
     def ask(*wrong_keys):
         with collect() as step:

@@ -1,7 +1,6 @@
 """Trees of arrays that should be equal up to rounding."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 
@@ -11,7 +10,7 @@ def assert_close(got, expected, tolerance):
     Never on one under a tenth of the largest leaf's: a key's bias has gradient 0, all noise.
     """
     leaves = jax.tree.leaves(expected)
-    scales = [float(jnp.abs(leaf).max()) for leaf in leaves]
+    scales = [float(np.abs(leaf).max()) for leaf in leaves]
     for a, b, scale in zip(jax.tree.leaves(got), leaves, scales, strict=True):
         scale = max(scale, 0.1 * max(scales), 1e-3)
         np.testing.assert_allclose(a, b, rtol=0.0, atol=tolerance * scale)

@@ -19,17 +19,18 @@ def with_ends(problem):
 
 def stack(problems):
     """Problems of one shape with a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
+    # By NumPy here and below: of every shape JAX would compile a program.
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *problems)
 
 
 def pick(tree, index):
     """One element of a stack."""
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[index]), tree)
 
 
 def to_batch_last(tree):
     """A stack with its problems along the last axis."""
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.moveaxis(np.asarray(leaf), 0, -1)), tree)
 
 
 def random_problems(count, clusters, devices, blocks, change=None, seed=0):

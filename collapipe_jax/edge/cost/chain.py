@@ -54,7 +54,7 @@ def gain_to_next(gain: Float[Array, "J J #N *#batch"], active: ActiveNodes) -> P
     return found
 
 
-def of_senders(by_node: _Broadcast, active: ActiveNodes) -> Messages:
+def at_senders(by_node: _Broadcast, active: ActiveNodes) -> Messages:
     """A node's number for every message that it sends over D2D; the uplink gets node 0's."""
     by_node = jnp.broadcast_to(by_node, active.shape)
     return Messages(
@@ -64,12 +64,12 @@ def of_senders(by_node: _Broadcast, active: ActiveNodes) -> Messages:
     )
 
 
-def of_receivers(by_node: _Broadcast, active: ActiveNodes) -> Messages:
+def at_receivers(by_node: _Broadcast, active: ActiveNodes) -> Messages:
     """A node's number for every message that it receives over D2D, and node 0's for the downlink.
 
     The downlink takes the place of the uplink.
     """
-    of_others = of_senders(by_node, active)
+    of_others = at_senders(by_node, active)
     return of_others._replace(hop=of_others.hop[::-1], move=of_others.move[::-1])
 
 

@@ -68,12 +68,12 @@ class ReplicaLinks(NamedTuple):
     up_bit_s: Float[Array, "N K"]
 
 
-def of_clients(per_node: Float[Array, "N J"], decision: ClientDecision) -> Float[Array, "N C"]:
+def by_client(per_node: Float[Array, "N J"], decision: ClientDecision) -> Float[Array, "N C"]:
     """Entries of the nodes that train."""
     return per_node[:, :1] if decision.tier == "control_units" else per_node[:, 1:]
 
 
-def of_senders(per_node: Float[Array, "N J"], decision: ClientDecision) -> _PerSender:
+def by_sender(per_node: Float[Array, "N J"], decision: ClientDecision) -> _PerSender:
     """Entries of the nodes that talk to the base station."""
     return per_node[:, 1:] if decision.tier == "devices" else per_node[:, :1]
 
@@ -90,7 +90,7 @@ def client_links(problem: RoundProblem, decision: ClientDecision) -> ClientLinks
     One that is left out has the whole band, so that its unused entries stay finite.
     """
     radio, used = problem.radio, sends(decision)
-    gain = of_senders(radio.d2e_gain, decision)
+    gain = by_sender(radio.d2e_gain, decision)
     share = jnp.where(used, decision.d2e_share, 1.0)
     band_hz = share * radio.d2e_bandwidth_hz
     up, down = uplink_sinr(radio, decision.d2e_power_w, gain, share), downlink_sinr(radio, gain)
@@ -251,7 +251,7 @@ def _step_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
     work, compute, samples = problem.workload, problem.compute, decision.samples
     passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
     pieces = jnp.minimum(decision.accumulation, samples)
-    step_s = samples * _client_flops(work, decision) / of_clients(compute.flops_per_s, decision)
+    step_s = samples * _client_flops(work, decision) / by_client(compute.flops_per_s, decision)
     step_s = step_s + pieces * passes * compute.block_overhead_s
     if decision.whole_model:
         return step_s
@@ -328,7 +328,7 @@ def _node_energy_j(
     """``E_k`` of docs/system-model.md, section 6: computing, masks and D2E messages."""
     work, compute = problem.workload, problem.compute
     samples = work.local_steps * decision.samples
-    joules_per_flop = of_clients(compute.joules_per_flop, decision)
+    joules_per_flop = by_client(compute.joules_per_flop, decision)
     computing_j = samples * _client_flops(work, decision) * joules_per_flop
     up_bits = _upload_bits(problem, decision)
     if not decision.whole_model:
@@ -336,7 +336,7 @@ def _node_energy_j(
     sending_j = jnp.where(sends(decision), up_bits * links.uplink_bit_s, 0.0)
     sending_j = decision.d2e_power_w / problem.radio.amplifier_efficiency * sending_j
     if (secure := _secure_messages(problem, decision)) is not None:
-        mask_j = mask_energy_j(secure, of_senders(compute.node_power_w, decision))
+        mask_j = mask_energy_j(secure, by_sender(compute.node_power_w, decision))
         sending_j = sending_j + jnp.where(sends(decision), mask_j, 0.0)
     idle_j = jnp.zeros_like(compute.joules_per_flop)
     if decision.tier == "hierarchical":

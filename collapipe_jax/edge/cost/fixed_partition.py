@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.core.quantity import Struct, part
-from collapipe_jax.edge.cost.chain import Messages, gain_to_next, of_receivers, of_senders
+from collapipe_jax.edge.cost.chain import Messages, at_receivers, at_senders, gain_to_next
 from collapipe_jax.edge.cost.computing import ComputeStages, compute_stages, node_computing_energy_j
 from collapipe_jax.edge.cost.convergence import (
     ClusterDivergence,
@@ -154,7 +154,7 @@ def fix_partition(
         compute=compute_stages(problem, micro_batches, segments, participates),
         computing_j=computing_j,
         computing_cost=sum_nodes(costs.energy_per_j * computing_j),
-        sender_cost_per_j=of_senders(costs.energy_per_j, active),
+        sender_cost_per_j=at_senders(costs.energy_per_j, active),
         hop_blocks=step_bits / radio.transport_block_bits,
         uplink_blocks=uplink_bits / radio.transport_block_bits,
         downlink_hazard=step_bits / radio.transport_block_bits * down_hazard,
@@ -196,7 +196,7 @@ def _receiving(problem: RoundProblem, costs: UnitCosts, active: ActiveNodes) -> 
     """Power of nodes that receive, if they draw any."""
     if problem.compute.receive_power_w is None:
         return None
-    return Receiving(problem.compute.receive_power_w, of_receivers(costs.energy_per_j, active))
+    return Receiving(problem.compute.receive_power_w, at_receivers(costs.energy_per_j, active))
 
 
 def interference_gain(radio: Radio) -> CrossGain:

@@ -62,7 +62,7 @@ class RoundProblem(Struct):
     )
 
     @property
-    def seen(self) -> "RoundProblem":
+    def as_policies_see(self) -> "RoundProblem":
         """The problem as policies see it, without attempts that are only counted."""
         if self.radio.retransmissions != "counted":
             return self

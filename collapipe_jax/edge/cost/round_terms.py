@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
-from collapipe_jax.edge.cost.chain import Messages, of_senders, sum_by_receiver, sum_by_sender
+from collapipe_jax.edge.cost.chain import Messages, at_senders, sum_by_receiver, sum_by_sender
 from collapipe_jax.edge.cost.computing import drawn_j
 from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
@@ -78,7 +78,7 @@ def round_terms(
 def message_energy_j(fixed: FixedPartition, allocation: Allocation, air: AirTimes) -> Messages:
     """Energy that amplifiers draw for a round's messages."""
     efficiency = fixed.radio.amplifier_efficiency
-    power_w = of_senders(allocation.d2d_power / efficiency, fixed.active)
+    power_w = at_senders(allocation.d2d_power / efficiency, fixed.active)
     steps = fixed.local_steps * fixed.micro_batches
     return Messages(
         hop=power_w.hop * (steps * air.hop_s),

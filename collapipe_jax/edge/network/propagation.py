@@ -15,7 +15,7 @@ from collapipe_jax.core.quantity import Struct, db_to_linear, positive, quantity
 _Values = Float[Array, "*any"]
 
 
-class Line(NamedTuple):
+class LogDistanceLine(NamedTuple):
     """A loss that is linear in the logarithm of the distance."""
 
     intercept_db: float  # at 1 km
@@ -28,7 +28,7 @@ class PathLossLaw(NamedTuple):
     A breakpoint beyond which the loss rises faster is where two lines meet.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[LogDistanceLine, ...]
 
     def __call__(self, distance_m: _Values) -> _Values:
         """Path loss in dB at a distance. Source: docs/system-model.md, section 2."""
@@ -63,13 +63,13 @@ class SightLaw(NamedTuple):
         return jnp.where(is_seen, self.in_sight(distance_m), self.out_of_sight(distance_m))
 
 
-def _per_metre(intercept_db: float, slope_db: float) -> Line:
+def _per_metre(intercept_db: float, slope_db: float) -> LogDistanceLine:
     """A line whose source has the intercept at 1 m."""
-    return Line(intercept_db + 3.0 * slope_db, slope_db)
+    return LogDistanceLine(intercept_db + 3.0 * slope_db, slope_db)
 
 
 # Friis: 20 log10(4 pi d f / c)
-_FREE_SPACE = Line(98.47, 20.0)
+_FREE_SPACE = LogDistanceLine(98.47, 20.0)
 # WINNER+ D5.3, table 4-1, B1. In sight 22.7 log10 d + 27 + 20 log10 f up to the breakpoint
 # 4 h^2 f / c = 17 m, 40 log10 d + 7.56 - 34.6 log10 h + 2.7 log10 f beyond, with d in m, f in
 # GHz and effective heights h of 0.8 m (antennas at 1.5 m, TR 36.843).
@@ -87,11 +87,11 @@ _UMA_HIDDEN = _per_metre(19.57, 39.09)
 
 PATH_LOSS_LAWS: dict[str, Callable[[Array], Array] | SightLaw] = {
     # 3GPP TR 36.814, the simple law of its case 1, device to edge
-    "macro_2ghz": PathLossLaw((Line(128.1, 37.6),)),
+    "macro_2ghz": PathLossLaw((LogDistanceLine(128.1, 37.6),)),
     # 3GPP TR 36.814, UMa, device to edge
     "uma_2ghz": SightLaw(PathLossLaw((_UMA_NEAR, _UMA_FAR)), PathLossLaw((_UMA_HIDDEN,)), 18, 63),
     # Common in papers on device to device: about the next law with no link in sight
-    "d2d_outdoor": PathLossLaw((Line(148.0, 40.0),)),
+    "d2d_outdoor": PathLossLaw((LogDistanceLine(148.0, 40.0),)),
     # 3GPP TR 36.843 A.2.1.2, outdoor device to device: no less than free space
     "tr36843_outdoor": SightLaw(
         PathLossLaw((_FREE_SPACE, _B1_NEAR, _B1_FAR)),
@@ -102,7 +102,7 @@ PATH_LOSS_LAWS: dict[str, Callable[[Array], Array] | SightLaw] = {
     # WINNER+ B1, always in sight, with its breakpoint
     "winner_b1": PathLossLaw((_B1_NEAR, _B1_FAR)),
     # The same without the breakpoint: too little loss beyond 17 m
-    "winner_b1_sight": PathLossLaw((Line(101.14, 22.7),)),
+    "winner_b1_sight": PathLossLaw((LogDistanceLine(101.14, 22.7),)),
     # Friis
     "free_space_2ghz": PathLossLaw((_FREE_SPACE,)),
 }

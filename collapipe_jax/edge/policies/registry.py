@@ -203,5 +203,5 @@ def policy_entry(name: str) -> PolicyEntry:
 def _policy(entry: PolicyEntry, **options: Any) -> Policy:
     """The same object for the same arguments, so that it is compiled once."""
     if entry.random:
-        return lambda key, problem: entry.decide(key, problem.seen, **options)
-    return lambda key, problem: entry.decide(problem.seen, **options)
+        return lambda key, problem: entry.decide(key, problem.as_policies_see, **options)
+    return lambda key, problem: entry.decide(problem.as_policies_see, **options)

@@ -109,7 +109,7 @@ def search_clusters(
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
 
-def varied(found: ClusterCandidates, count: int) -> ClusterCandidates:
+def diverse(found: ClusterCandidates, count: int) -> ClusterCandidates:
     """The cheapest candidates, a few of each active set before any others, ``3 count`` at most.
 
     Sets differ more than numbers of micro-batches: against a coupling that is not final, a list

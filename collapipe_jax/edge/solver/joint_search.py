@@ -23,9 +23,9 @@ from collapipe_jax.edge.solver.certificate import band_multiplier
 from collapipe_jax.edge.solver.cluster_search import (
     ClusterCandidates,
     cheapest,
+    diverse,
     neighbour_candidates,
     search_clusters,
-    varied,
 )
 from collapipe_jax.edge.solver.fixed_allocation import (
     SAME,
@@ -127,7 +127,7 @@ def propose_partitions(
     # Every cluster by itself, at the interference of the incumbent.
     def search():
         found = search_clusters(problem, allocation, coupling)
-        return varied(found, config.cluster_candidates)
+        return diverse(found, config.cluster_candidates)
 
     def look_nearby():
         return neighbour_candidates(problem, own, coupling, fix)

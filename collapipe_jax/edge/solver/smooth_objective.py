@@ -13,7 +13,7 @@ from jax import Array
 
 from collapipe_jax.core.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.chain import of_senders
+from collapipe_jax.edge.cost.chain import at_senders
 from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode, PerRound
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.link_quality import (
@@ -117,7 +117,7 @@ def evaluate_allocation(
       InputError: if attempts are counted, with which the problem is not convex.
     """
     if fixed.radio.retransmissions == "counted":
-        remedy = "Decide for `problem.seen`"
+        remedy = "Decide for `problem.as_policies_see`"
         raise InputError("radio.retransmissions", "counted", "not convex", remedy)
     allocation = to_allocation(fixed, logs)
     if coupling is None:
@@ -132,7 +132,7 @@ def evaluate_allocation(
         caps = cap_penalties(fixed, smooth, weights.caps, temperature)
         exact = exact._replace(cluster_cost=exact.cluster_cost + caps.exact)
         smooth = smooth._replace(cluster_cost=smooth.cluster_cost + caps.smooth)
-        of_caps = of_senders(caps.cost_per_j, fixed.active)
+        of_caps = at_senders(caps.cost_per_j, fixed.active)
         cost_per_j = jax.tree.map(jnp.add, cost_per_j, of_caps)
     if coupling is None:
         total = _joint(fixed, exact, smooth, weights, temperature)

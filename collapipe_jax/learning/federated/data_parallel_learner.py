@@ -33,7 +33,7 @@ from collapipe_jax.learning.federated.learner import (
     spread,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, Transformations
-from collapipe_jax.learning.federated.token_rows import meetings
+from collapipe_jax.learning.federated.token_rows import met_rows_by_table
 from collapipe_jax.learning.models.adapters import join, split
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel, example_losses
@@ -138,7 +138,7 @@ class DataParallelLearner:
             lambda rows: rows.reshape(len(rows), -1, *rows.shape[3:])[:, ids],
             self.model.rows_read(batches),
         )
-        met = meetings(self.rules, state.client, rows_read)
+        met = met_rows_by_table(self.rules, state.client, rows_read)
         sent = _sent(state.client, outcome.client_blocks)
         present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met, sent)
         after, report = learn_round(gradients_of, state, present, self._method, batches, key, index)

@@ -177,7 +177,7 @@ class Rules:
     client_moments: str = struct.field(pytree_node=False, default="keep")
 
 
-def numbers_sent(training: Any) -> int:
+def numbers_per_parameter(training: Any) -> int:
     """Numbers that travel for every parameter: itself, averaged moments, and a control variate.
 
     The argument is the section ``training`` of a configuration.

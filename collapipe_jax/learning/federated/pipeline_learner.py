@@ -28,7 +28,7 @@ from collapipe_jax.learning.federated.learner import (
     spread,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules
-from collapipe_jax.learning.federated.token_rows import meetings
+from collapipe_jax.learning.federated.token_rows import met_rows_by_table
 from collapipe_jax.learning.models.adapters import CLIENT_PARTS, join, split
 from collapipe_jax.learning.models.layers import Params, example_keys
 from collapipe_jax.learning.models.split_model import Batch, SplitModel
@@ -108,7 +108,7 @@ class PipelineLearner:
         shares = participant_shares(self.cluster_weight, outcome.participates)
         round_key = jax.random.fold_in(key, jax.tree.leaves(batches)[0].shape[0])
         gradients_of = partial(self._gradients, outcome, shares, round_key)
-        met = meetings(self.rules, state.client, self.model.rows_read(batches))
+        met = met_rows_by_table(self.rules, state.client, self.model.rows_read(batches))
         present = participation_of(self.cluster_weight, outcome.participates, shares, met)
         return learn_round(gradients_of, state, present, self._method, batches, key, index)
 

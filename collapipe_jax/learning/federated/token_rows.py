@@ -18,7 +18,7 @@ from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.models.layers import Params
 
 
-def meetings(
+def met_rows_by_table(
     rules: Rules, params: Params, rows_read: Mapping[str, Int[Array, "H N ..."]]
 ) -> dict[str, Bool[Array, "N V"]]:
     """``met_rows`` of a round by table; none where all rows are averaged plainly."""

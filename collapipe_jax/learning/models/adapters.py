@@ -19,7 +19,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
-from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.learning.models.causal_files import load_causal_lm
 from collapipe_jax.learning.models.config import (
     GATED_LAYERS,
@@ -304,7 +304,7 @@ def _load_base(
     if not isinstance(path, str) or not os.path.isdir(path):
         remedy = "Write there where its base lies on this machine"
         raise InputError(key, path, "is no folder", remedy)
-    with under_keys({"directory": key}):
+    with rename_error_keys({"directory": key}):
         sizes, base, *more = load(path)
     if settings.get(_BASE_DTYPE) == "bfloat16":  # as in training
         base = {**base, "encoder": jax.tree.map(_rounded, base["encoder"])}

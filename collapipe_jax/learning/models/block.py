@@ -39,7 +39,7 @@ from collapipe_jax.learning.models.layers import (
 # Finite, so that a row without any real token gets equal weights instead of 0 / 0.
 _BLOCKED_SCORE = -1e9
 
-Known = tuple[Array, Array]
+KeysAndValues = tuple[Array, Array]
 """Keys and values ``[B, S, g, d]`` that tokens _attend to, of g heads."""
 
 
@@ -119,7 +119,7 @@ class Attention(nnx.Module):
                 RMSNorm(config, config.head_width, rngs=rngs) for _ in range(2)
             )
 
-    def project(self, source: Array, positions: Array | None = None) -> Known:
+    def project(self, source: Array, positions: Array | None = None) -> KeysAndValues:
         """Keys and values ``[B, S, g, d]`` of a source ``[B, S, h]``, g heads of them."""
         config = self.config
         key, value = (
@@ -269,8 +269,8 @@ class Block(nnx.Module):
         *,
         positions: Array | None = None,
         memory: tuple[Array, Array, Array] | None = None,
-        remember: Callable[..., Known] = lambda *new: new,
-    ) -> tuple[Array, Known]:
+        remember: Callable[..., KeysAndValues] = lambda *new: new,
+    ) -> tuple[Array, KeysAndValues]:
         """Map ``x [B, Q, h]`` to ``[B, Q, h]``; with the keys and values that it attends to.
 
         Args:

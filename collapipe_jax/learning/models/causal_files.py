@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.learning.models.causal_lm import CausalLM
 from collapipe_jax.learning.models.config import CausalConfig, RotaryScaling
 from collapipe_jax.learning.models.layers import Params
@@ -153,7 +153,7 @@ def read_causal_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
     kind = next(kind for kind, name in _MODEL_TYPES.items() if name == document["model_type"])
     names |= {ours: f"{_ROTARY}.{theirs}" for ours, theirs in _SCALING.items()}
     keys = {f"model.{ours}": f"{path}: {theirs}" for ours, theirs in names.items()}
-    with under_keys(CAUSAL.size_keys(path) | keys):
+    with rename_error_keys(CAUSAL.size_keys(path) | keys):
         if _kind(rotary) == "llama3":
             scaling: dict[str, Any] = {ours: rotary.get(key) for ours, key in _SCALING.items()}
             sizes["rotary_scaling"] = RotaryScaling(**scaling)

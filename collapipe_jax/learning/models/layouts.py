@@ -84,7 +84,7 @@ class Layout(NamedTuple):
         return re.escape(names[0]).replace(r"\{\}", r"\d+") if names else ""
 
     def size_keys(self, path: Path) -> dict[str, str]:
-        """Keys to blame in ``config.json``, by ours in ``model``; see ``under_keys``."""
+        """Keys to blame in ``config.json``, by ours in ``model``; see ``rename_error_keys``."""
         return {f"model.{ours}": f"{path}: {key}" for ours, (key, _) in self.sizes.items()}
 
     def written_sizes(self, config: Any, without: Sequence[str] = ()) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.learning.models.bert import HEADS, POOLINGS, init_bert, init_masked_lm_head
 from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig
 from collapipe_jax.learning.models.layers import Params, init_linear
@@ -298,7 +298,7 @@ def read_bert_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
     document = _read_json(path)
     refuse_unsupported(path, document, _REQUIRED)
     sizes = BERT.read_sizes(document)
-    with under_keys(BERT.size_keys(path)):
+    with rename_error_keys(BERT.size_keys(path)):
         config = BertConfig(**sizes, activation=_ACTIVATIONS[document.get("hidden_act", "gelu")])
     return config, document
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from safetensors.numpy import save
 
-from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.core.files import write_bytes, write_json
 from collapipe_jax.learning.models.block import MemoryBlock, Norm, encode, init_encoder
 from collapipe_jax.learning.models.config import PAD_ID, Ids, TransformerConfig
@@ -216,7 +216,7 @@ def load_translator(folder: Path) -> tuple[TransformerConfig, Params, dict[str, 
     missing = [name for name in _FIELDS if name not in document]
     if missing:
         raise InputError(str(path), ", ".join(missing), "missing", "Take the original file")
-    with under_keys({f"model.{name}": f"{path}: {name}" for name in _FIELDS}):
+    with rename_error_keys({f"model.{name}": f"{path}: {name}" for name in _FIELDS}):
         config = TransformerConfig(**{name: document.pop(name) for name in _FIELDS})
     expected = jax.eval_shape(lambda key: init_params(key, config), jax.random.key(0))
     tensors = read_tensors(folder / WEIGHTS, lambda name: name)

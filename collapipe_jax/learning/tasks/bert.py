@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from collapipe_jax.core.errors import InputError, Known, collect, under_keys
+from collapipe_jax.core.errors import InputError, ValidValues, collect, rename_error_keys
 from collapipe_jax.core.files import write_text
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
@@ -191,7 +191,7 @@ class BertTask(Task):
     def check_pretrained(cls, config: Config) -> None:
         """Refuse sizes other than a pretrained BERT has."""
         if folder := config["model"]["pretrained"]:
-            with under_keys({"directory": "model.pretrained"}):
+            with rename_error_keys({"directory": "model.pretrained"}):
                 found, _ = read_bert_config(Path(folder) / CONFIG)
             pretrained_sizes(folder, make_sizes(config), found, NGRAM_SIZES)
 
@@ -372,7 +372,7 @@ def make_sizes(config: Config) -> BertConfig:
         problem = "a sequence of tags has no target that could be smoothed"
         raise InputError("model.label_smoothing", smoothing, problem, "Use 0 with model.head=crf")
     ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
-    with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
+    with rename_error_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],
@@ -433,7 +433,7 @@ def read_corpus(
     Raises:
       InputError: for what is wrong, or for all that is.
     """
-    task, found = config["task"], Known()
+    task, found = config["task"], ValidValues()
     files = {key: task.get(key, "") for key in names}
     sizes = {key: task.get(key, 0) for key in counts}
     with collect() as step:
@@ -457,6 +457,6 @@ def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:
 
 def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Params]:
     """Sizes of the configuration that are on file, and the parameters."""
-    with under_keys({"directory": "model.pretrained"}):
+    with rename_error_keys({"directory": "model.pretrained"}):
         found, params = load_bert(directory)
     return pretrained_sizes(directory, wanted, found, NGRAM_SIZES), params

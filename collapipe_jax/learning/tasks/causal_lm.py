@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.core.files import read_object
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
@@ -109,7 +109,9 @@ class LanguageModelling(Task):
         if not model["pretrained"]:
             check_room(task["vocabulary_size"])
         ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
-        with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
+        with rename_error_keys(
+            {f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}
+        ):
             if not model["head_size"] and model["width"] % model["heads"]:
                 problem = f"does not divide width {model['width']}"
                 remedy = "Choose a divisor of model.width, or give model.head_size"
@@ -143,7 +145,7 @@ class LanguageModelling(Task):
     def check_pretrained(cls, config: Config) -> None:
         """Refuse sizes other than a pretrained language model has."""
         if folder := config["model"]["pretrained"]:
-            with under_keys({"directory": "model.pretrained"}):
+            with rename_error_keys({"directory": "model.pretrained"}):
                 found, _ = read_causal_config(Path(folder) / CONFIG)
             pretrained_sizes(folder, cls.make_sizes(config), found, FURTHER_SIZES)
 
@@ -201,7 +203,7 @@ class LanguageModelling(Task):
         """Read the corpus, unless it is given, or generate it; read pretrained parameters."""
         sizes, pretrained, tokenizer = cls.make_sizes(config), None, None
         if folder := config["model"]["pretrained"]:
-            with under_keys({"directory": "model.pretrained"}):
+            with rename_error_keys({"directory": "model.pretrained"}):
                 on_file, pretrained, document = load_causal_lm(folder)
             sizes = pretrained_sizes(folder, sizes, on_file, FURTHER_SIZES)
             tokenizer = ByteTokenizer.from_folder(Path(folder), document)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.core.errors import Known, Step, collect
+from collapipe_jax.core.errors import Step, ValidValues, collect
 from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilities
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks import bert
@@ -255,7 +255,7 @@ class Classification(bert.BertTask):
     @classmethod
     def read_corpus(cls, config: Config) -> LabelledSets[LabelledText]:
         """Read the labelled texts; report all that is wrong with the files at once."""
-        task, found = config["task"], Known()
+        task, found = config["task"], ValidValues()
         columns = {key: task.get(key, "") for key in ("text_column", "label_column")}
         with collect() as step:
             with step():

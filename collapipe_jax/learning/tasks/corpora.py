@@ -13,7 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from collapipe_jax.core.errors import InputError, InputWarning, Known, Step, collect, shortened
+from collapipe_jax.core.errors import (
+    InputError,
+    InputWarning,
+    Step,
+    ValidValues,
+    collect,
+    shortened,
+)
 from collapipe_jax.learning.tasks.sampling import take_validation, text_key
 
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz")
@@ -292,7 +299,7 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
         """
         named = {"train": train, "validation": validation, "test": test}
         files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
-        placed, found = Known(), Known()
+        placed, found = ValidValues(), ValidValues()
         with collect() as step:
             for name, file in files.items():
                 with step():

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from collapipe_jax.core.errors import Known, collect
+from collapipe_jax.core.errors import ValidValues, collect
 from collapipe_jax.learning.tasks.classification import (
     COLUMN_KEYS,
     TEXT_COLUMN,
@@ -59,7 +59,7 @@ def read_text_sets(
     """
     named = {"train": train, "validation": validation, "test": test}
     files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
-    placed = Known()
+    placed = ValidValues()
     with collect() as step:
         for name, file in files.items():
             with step():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.core.files import read_object, write_sealed
 from collapipe_jax.core.plugins import find
 from collapipe_jax.learning.models.layers import Params
@@ -91,7 +91,7 @@ def load(folder: str | os.PathLike[str]) -> TrainedModel:
     kind = document.get(TASK_KEY) or _task_of_class(folder, document)
     if not isinstance(kind, str):
         raise InputError(f"{config}: {TASK_KEY}", kind, "is no name", "Take the original file")
-    with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
+    with rename_error_keys({"task.kind": f"{config}: {TASK_KEY}"}):
         task = find_task(kind)
     _check_digests(path)
     return TrainedModel(*task.load(path))

@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 from jax import Array
 
-from collapipe_jax.core.errors import InputError, Known, Step, collect, under_keys
+from collapipe_jax.core.errors import InputError, Step, ValidValues, collect, rename_error_keys
 from collapipe_jax.core.files import write_text
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
@@ -197,7 +197,7 @@ def _read_split(config: Config) -> tuple[SourceSplit, int]:
     """
     task, seed = config["task"], seed_of(config, "task")
     paths = {name: task.get(name, "") for name in SourceSplit._fields}
-    placed, left_out = Known(), 0
+    placed, left_out = ValidValues(), 0
     with collect() as step:
         for name, path in paths.items():
             with step():
@@ -233,7 +233,7 @@ def _tabbed_rows(file: TextFile, step: Step) -> Iterator[Record]:
 
 
 def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterator[Record]:
-    lines = Known()
+    lines = ValidValues()
     with collect() as step:
         for file in (source, target):
             with step():
@@ -343,7 +343,7 @@ class Translation(Task):
             if task[key] < 2:
                 problem = "no room for a token beside the end id"
                 raise InputError(f"task.{key}", task[key], problem, "Use 2 or more")
-        with under_keys({f"model.{key}": f"task.{key}" for key in _SIZES}):
+        with rename_error_keys({f"model.{key}": f"task.{key}" for key in _SIZES}):
             return TransformerConfig(
                 **{key: task[key] for key in _SIZES},
                 **encoder_sizes(model),

@@ -13,7 +13,7 @@ from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.core.batch_axis import stack
-from collapipe_jax.core.errors import InputError, Known, Step, collect, nearest
+from collapipe_jax.core.errors import InputError, Step, ValidValues, collect, nearest
 from collapipe_jax.core.quantity import Quantity, check_product
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import Radio
@@ -59,7 +59,7 @@ def check_config(config: ConfigDict, unknown: Mapping[str, Any] | None = None) -
 
 def check_values(
     found: Mapping[str, Any], step: Step, unknown: Mapping[str, Any] | None = None
-) -> Known:
+) -> ValidValues:
     """The values of a nested configuration that are fine, as ``"section.key"``.
 
     Steps report the others, and keys that contradict each other. A check is left out
@@ -79,7 +79,7 @@ def check_values(
     return fine
 
 
-def check_needs(fine: Known, step: Step) -> None:
+def check_needs(fine: ValidValues, step: Step) -> None:
     """Report keys that training needs and that are empty; take them out of the fine ones."""
     kind = fine["task.kind"]
     for name, remedy in find_task(kind).needs.items():
@@ -105,9 +105,9 @@ def typed_values(found: Mapping[str, Any]) -> tuple[dict[str, Any], NetworksOnFi
 
 def _fine_values(
     found: Mapping[str, Any], step: Step, keys: Mapping[str, Any] = KEYS, prefix: str = ""
-) -> Known:
+) -> ValidValues:
     """Right values of a section as ``"section.key"``; the others are reported."""
-    fine = Known()
+    fine = ValidValues()
     for name in found:
         if name not in keys:
             with step():
@@ -157,7 +157,7 @@ def _typed_value(name: str, found: Any, default: Any, quantity: Quantity) -> Any
     return kind(found)
 
 
-def _check_sizes(config: Known, step: Step) -> None:
+def _check_sizes(config: ValidValues, step: Step) -> None:
     """Products of sizes have room in memory and in 32 bits, and a cut is of the encoder."""
     with step():
         _check_network_memory(config, step)
@@ -193,7 +193,7 @@ def check_array(what: str, sizes: Mapping[str, int], entries: int | None = None)
         raise InputError(key, sizes[key], problem, "Lower it")
 
 
-def _check_network_memory(fine: Known, step: Step) -> None:
+def _check_network_memory(fine: ValidValues, step: Step) -> None:
     """Refuse networks whose gains, or whose partitions, have no room."""
     sizes = {name: fine[name] for name in ("network.clusters", "network.devices")}
     nodes = fine["network.clusters"] * (fine["network.devices"] + 1)
@@ -204,7 +204,7 @@ def _check_network_memory(fine: Known, step: Step) -> None:
         check_array("partitions of all clusters", sizes)
 
 
-def check_training_memory(fine: Known, step: Step) -> None:
+def check_training_memory(fine: ValidValues, step: Step) -> None:
     """Refuse training whose texts of a round, or whose model, have no room."""
     with step():
         texts = ("training.local_steps", "training.batch", "network.clusters", "task.source_length")
@@ -230,7 +230,7 @@ FOLLOWING = frozenset(f"network.{name}" for name in ("clusters", "devices", "fil
 """Keys that follow from networks on file."""
 
 
-def _follow_networks(fine: Known) -> NetworksOnFile | None:
+def _follow_networks(fine: ValidValues) -> NetworksOnFile | None:
     """Networks on file, if any; set what follows from them in values by ``"section.key"``.
 
     Raises:

@@ -13,7 +13,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.core.errors import InputError, Known, Step, collect, under_keys
+from collapipe_jax.core.errors import InputError, Step, ValidValues, collect, rename_error_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.edge.system import EdgeSystem
@@ -210,7 +210,7 @@ def check_experiment(config: Config) -> None:
     build_system(config)
 
 
-def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Step) -> Known:
+def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Step) -> ValidValues:
     """The right values of a configuration by key; what is wrong with the others is collected."""
     fine = check_values(config.to_dict(), step, unknown)
     with step():
@@ -218,7 +218,7 @@ def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Ste
     with step():
         check_training_memory(fine, step)
     check_rules((*TRAINED_RULES, *PRIVACY_RULES), fine, step)
-    with step(), under_keys({"mesh": "pipeline.backend"}):
+    with step(), rename_error_keys({"mesh": "pipeline.backend"}):
         if fine["pipeline.backend"] == "sharded":
             make_pipeline_mesh(fine["network.clusters"], fine["network.devices"])
     task, whole = find_task(fine["task.kind"]), _sections(fine)[1]
@@ -229,15 +229,15 @@ def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Ste
     return fine
 
 
-def _sections(fine: Known) -> tuple[Known, Known]:
+def _sections(fine: ValidValues) -> tuple[ValidValues, ValidValues]:
     """The right values by section; and of these the sections without a wrong one."""
     nested = unflatten_dict(fine, sep=".")
-    partial = Known(
-        {n: Known(part) if isinstance(part, dict) else part for n, part in nested.items()}
+    partial = ValidValues(
+        {n: ValidValues(part) if isinstance(part, dict) else part for n, part in nested.items()}
     )
     sizes = {name: len(keys) for name, keys in KEYS.items() if not isinstance(keys, Key)}
     wrong = {name for name, size in sizes.items() if len(nested.get(name, ())) < size}
-    return partial, Known({name: part for name, part in partial.items() if name not in wrong})
+    return partial, ValidValues({name: part for name, part in partial.items() if name not in wrong})
 
 
 def build_optimizers(config: Config) -> Optimizers:

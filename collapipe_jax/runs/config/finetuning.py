@@ -15,7 +15,7 @@ import numpy as np
 
 from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.control.queues import device_budget_floor_j
 from collapipe_jax.edge.cost.computing import block_bytes
@@ -43,7 +43,7 @@ _KINDS = {
 }
 """Tasks of a model by the type of its sizes."""
 
-_PASSES, _CAUSAL_PASSES = 8, 3
+_PASSES, _CAUSAL_PASSES = 6, 3
 _LENGTH_BUCKETS = 3  # most texts are far shorter than the longest
 _LONGEST, _LONGEST_EXCHANGE = 128, 512  # tokens of a row
 _LARGEST_BATCH, _LARGEST_CAUSAL_BATCH = 32, 8  # scores of a large vocabulary fill the memory
@@ -54,7 +54,7 @@ _MARGIN = 1.25  # of a budget of devices over its floor, which losses and fading
 # Learning rates of the parts: published blocks take smaller steps the wider they are, a fresh head
 # larger ones, and adapters, which start at zero, the largest (Hu et al. 2106.09685: 2e-4 to 1e-3).
 _HEAD_RATE, _ADAPTER_RATE, _CAUSAL_RATE = 1e-3, 1e-3, 1e-4
-_BERT_RATES = ((512, 1e-3), (1024, 1e-4), (math.inf, 3e-5))  # below a width
+_BERT_RATES = ((512, 6e-4), (1024, 1e-4), (math.inf, 3e-5))  # below a width
 _BERT_ADAPTER_RATE = 2e-3
 
 
@@ -82,7 +82,7 @@ def fine_tuning(
       InputError: a folder or a file that cannot be read, or whose forms do not fit.
     """
     given = dict(given or {})
-    with under_keys({"file": "--model"}):
+    with rename_error_keys({"file": "--model"}):
         sizes = read_published_sizes(model)
     kind = given.get("task.kind") or _kind_of(sizes, TextFile("--data", data))
     if kind not in (kinds := _KINDS[type(sizes)]):
@@ -93,7 +93,7 @@ def fine_tuning(
     values |= {"task.corpus": "", "task.validation": "", "model.adapter_rank": lora}
     if kind == "masked_lm" and test:
         raise InputError("--test", test, "masked_lm has no test set", "Leave it out")
-    with under_keys({"task.train": "--data", "task.test": "--test"}):
+    with rename_error_keys({"task.train": "--data", "task.test": "--test"}):
         values |= _from_texts(kind, sizes, values, given)
     is_causal = isinstance(sizes, CausalConfig)
     client_rate, head_rate = _rates(sizes, lora)

@@ -8,7 +8,7 @@ value, and ``{result}`` is what the condition gave.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from collapipe_jax.core.errors import InputError, Known, Step
+from collapipe_jax.core.errors import InputError, Step, ValidValues
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.learning.federated import privacy as accountant
 from collapipe_jax.learning.federated.secure_aggregation import LEAST_ANSWERS
@@ -27,7 +27,7 @@ class Rule(NamedTuple):
     remedy: str
 
 
-def check_rules(rules: Iterable[Rule], config: Known, step: Step) -> None:
+def check_rules(rules: Iterable[Rule], config: ValidValues, step: Step) -> None:
     """Report the rules that a configuration breaks; one with a wrong key is left out."""
     for rule in rules:
         with step():

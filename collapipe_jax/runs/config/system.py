@@ -35,7 +35,11 @@ from collapipe_jax.edge.system import (
     SystemParams,
     sample_system,
 )
-from collapipe_jax.learning.federated.optimizers import OPTIMIZERS, bytes_held, numbers_sent
+from collapipe_jax.learning.federated.optimizers import (
+    OPTIMIZERS,
+    bytes_held,
+    numbers_per_parameter,
+)
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_counts
 from collapipe_jax.learning.tasks.registry import find_task
@@ -275,7 +279,7 @@ def _build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained."""
     task, training, payload = find_task(config.task.kind), config.training, dict(config.payload)
     # What travels with every parameter is priced as more bits of it.
-    payload["parameter_number_bits"] *= numbers_sent(training)
+    payload["parameter_number_bits"] *= numbers_per_parameter(training)
     plain = encoder_workload(
         task.make_sizes(config),
         schedule=config.pipeline.schedule,

@@ -93,7 +93,9 @@ def _index_of_round(record: RunRecord, number: int) -> int:
     return int(np.flatnonzero(rounds == number)[0])
 
 
-def pick(record: RunRecord, round_number: int | None, cluster: int | None) -> tuple[int, int]:
+def choose_round(
+    record: RunRecord, round_number: int | None, cluster: int | None
+) -> tuple[int, int]:
     """Which round and cluster to draw: the last round with a pipeline, its slowest cluster.
 
     Returns:
@@ -219,7 +221,7 @@ def draw_gantt(
     Raises:
       InputError: no such round or cluster, it ran no pipeline, or D2D radios take turns.
     """
-    picked = [pick(record, round_number, cluster) for record in records]
+    picked = [choose_round(record, round_number, cluster) for record in records]
     steps = [first_step(record, *at) for record, at in zip(records, picked, strict=True)]
     chart_in = [_ROW_IN * len(step.resources) for step in steps]
     height_in = 0.4 + sum(chart_in) + len(steps) * (_STRIP_IN + 0.85)

@@ -269,7 +269,7 @@ def _memories(axes: Axes, held: dict, limits: dict[str, float]) -> None:
     looks = style.policy_looks(held)
     for (name, (memory, _)), offset in zip(held.items(), offsets, strict=True):
         blocks = np.flatnonzero(np.isfinite(memory))
-        look = style.alone(looks[name])
+        look = style.markers_only(looks[name])
         axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look)
     style.wide_axis(axes, "y", _HEADROOM * drawn_bytes / unit_bytes)
     for words, limit in limits.items():

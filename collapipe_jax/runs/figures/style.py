@@ -81,7 +81,7 @@ def line(color: str, linestyle: str | tuple, marker: str | None) -> Look:
     return {"color": color, "linestyle": linestyle, "marker": marker}
 
 
-def alone(look: Look) -> Look:
+def markers_only(look: Look) -> Look:
     """Look of markers that no line joins."""
     return {**look, "linestyle": "none"}
 
@@ -134,7 +134,7 @@ def policy_looks(names: Iterable[str]) -> dict[str, Look]:
 def policy_handles(names: Iterable[str], joined: bool = True) -> list[Line2D]:
     """Policies for a legend, as lines, or as markers alone where points are not joined."""
     return [
-        Line2D([], [], label=policy_label(name), **(look if joined else alone(look)))
+        Line2D([], [], label=policy_label(name), **(look if joined else markers_only(look)))
         for name, look in policy_looks(names).items()
     ]
 

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import horizon, only_runnable, separate_rows
-from collapipe_jax.runs.results.realisations import Line, Realisations, runnable
+from collapipe_jax.runs.results.realisations import Realisations, SweepLine, runnable
 from collapipe_jax.runs.studies.comparison import margin_text, round_means
 
 _STATISTICS = {"median": median_estimate, "mean": mean_estimate}
@@ -72,7 +72,7 @@ def _sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, P
     return panels | {"device_memory_bytes": Panel(memory.label.format(unit=unit), scaled)}
 
 
-def _runnable_points(result: Line) -> list[Realisations]:
+def _runnable_points(result: SweepLine) -> list[Realisations]:
     """Points with the networks that can run a round, perhaps none; some point has one."""
     kept = [runnable(point.networks) for point in result.points]
     if not np.any(kept):
@@ -81,7 +81,7 @@ def _runnable_points(result: Line) -> list[Realisations]:
 
 
 @style.styled
-def draw_sweep(result: Line, statistic: str = "median") -> Figure:
+def draw_sweep(result: SweepLine, statistic: str = "median") -> Figure:
     """Draw latency at the left and, smaller, the other amounts; by a key of ``_STATISTICS``."""
     points, named = _runnable_points(result), isinstance(result.values[0], str)
     panels = _sweep_panels(points, statistic)
@@ -95,7 +95,7 @@ def draw_sweep(result: Line, statistic: str = "median") -> Figure:
     return figure
 
 
-def _draw_values(result: Line, panels: dict[str, Panel]) -> Figure:
+def _draw_values(result: SweepLine, panels: dict[str, Panel]) -> Figure:
     """Draw one panel an amount against the values."""
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.7)
     grid = figure.add_gridspec(2, 3, width_ratios=[1.35, 1.0, 1.0])
@@ -108,7 +108,7 @@ def _draw_values(result: Line, panels: dict[str, Panel]) -> Figure:
     return figure
 
 
-def _is_log(result: Line) -> bool:
+def _is_log(result: SweepLine) -> bool:
     """Whether the axis of the swept values is logarithmic."""
     return result.log and min(result.values) > 0
 
@@ -118,7 +118,7 @@ def _offsets(policies: int) -> np.ndarray:
     return (np.arange(policies) + 0.5) / policies - 0.5
 
 
-def side_by_side(result: Line, policies: int) -> np.ndarray:
+def side_by_side(result: SweepLine, policies: int) -> np.ndarray:
     """Places of the points of every policy, around the values, ``[policies, points]``."""
     values = np.array(result.values, np.float64)
     place = np.log(values) if _is_log(result) else values
@@ -140,7 +140,7 @@ def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
         axes.errorbar(place, each.value, yerr=error, **thin, **looks[name])
 
 
-def _swept_axis(axes: Axes, result: Line, labelled: bool) -> None:
+def _swept_axis(axes: Axes, result: SweepLine, labelled: bool) -> None:
     """Scale and ticks of what is swept; its unit where it has one."""
     if _is_log(result):
         axes.set_xscale("log")
@@ -158,7 +158,7 @@ def _swept_axis(axes: Axes, result: Line, labelled: bool) -> None:
         axes.tick_params(labelbottom=False)
 
 
-def _draw_named(result: Line, panels: dict[str, Panel]) -> Figure:
+def _draw_named(result: SweepLine, panels: dict[str, Panel]) -> Figure:
     """Draw one panel an amount; in a row, a named point, policies are below one another."""
     count = len(result.values)
     row_in = max(0.2, _POLICY_IN * len(panels["latency_s"].estimates))
@@ -186,10 +186,10 @@ def _rows(axes: Axes, panel: Panel) -> None:
         each = estimate.within(limits)
         rows = np.arange(each.value.size) + offset
         axes.hlines(rows, each.low, each.high, color=looks[name]["color"], linewidth=0.7)
-        axes.plot(each.value, rows, clip_on=False, **style.alone(looks[name]))
+        axes.plot(each.value, rows, clip_on=False, **style.markers_only(looks[name]))
 
 
-def draw_sweeps(lines: Sequence[Line]) -> dict[str, Figure]:
+def draw_sweeps(lines: Sequence[SweepLine]) -> dict[str, Figure]:
     """Both figures of every line, by the names of their files."""
     figures = {}
     for index, line in enumerate(lines):

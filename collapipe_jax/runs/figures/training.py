@@ -333,7 +333,7 @@ def _means(axes: Axes, records: Sequence[RunRecord], parts: Sequence[np.ndarray]
         if positive.any():
             place = (heights - offsets[index])[positive]
             keywords = {"clip_on": False, "zorder": 3, "label": label}
-            axes.plot(means[positive], place, **keywords, **style.alone(look))
+            axes.plot(means[positive], place, **keywords, **style.markers_only(look))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     drawn = [line.get_xdata() for line in axes.lines]

@@ -188,7 +188,7 @@ def load_realisations(workdir: str | os.PathLike, experiment: str) -> Realisatio
     return load_points(workdir, experiment)[0]
 
 
-class Line(NamedTuple):
+class SweepLine(NamedTuple):
     """Comparisons along one axis of a sweep, at one point of the others."""
 
     axis: str  # what is swept, with its unit
@@ -199,7 +199,7 @@ class Line(NamedTuple):
     others: dict[str, Any]  # values on the other axes, by name
 
 
-def load_sweep(workdir: str | os.PathLike) -> list[Line]:
+def load_sweep(workdir: str | os.PathLike) -> list[SweepLine]:
     """Lines of a finished sweep along its first axis, networks of all seeds together.
 
     Raises:
@@ -215,7 +215,7 @@ def load_sweep(workdir: str | os.PathLike) -> list[Line]:
     for at, values in enumerate(itertools.product(*(axis.values for axis in others))):
         labels = dict(zip([axis.name for axis in others], values, strict=True))
         along = points[at::count]
-        lines.append(Line(first.label or first.name, first.log, first.values, along, labels))
+        lines.append(SweepLine(first.label or first.name, first.log, first.values, along, labels))
     return lines
 
 

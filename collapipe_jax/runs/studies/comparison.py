@@ -24,7 +24,7 @@ from collapipe_jax.runs.results.realisations import (
     Realisations,
     runnable,
 )
-from collapipe_jax.runs.studies.montecarlo import stack
+from collapipe_jax.runs.studies.montecarlo import label_realisations
 
 METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
 """Quantities of a round that comparisons average."""
@@ -36,7 +36,10 @@ def networks(
 ) -> dict[str, Variable]:
     """Limits and reference latency of networks."""
     del options
-    return {name: stack(variable) for name, variable in _network(keys, params, rows).items()}
+    return {
+        name: label_realisations(variable)
+        for name, variable in _network(keys, params, rows).items()
+    }
 
 
 @jax.jit

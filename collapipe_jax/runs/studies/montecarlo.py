@@ -59,7 +59,7 @@ def with_v(params: SystemParams, v: float) -> SystemParams:
     return params.replace(control=params.control.replace(v=jnp.asarray(v, jnp.float32)))
 
 
-def stack(variable: Variable) -> Variable:
+def label_realisations(variable: Variable) -> Variable:
     """Label the first axis of an array as that of the realisations."""
     return variable.replace(axes=f"realisation {variable.axes}".strip())
 
@@ -88,7 +88,7 @@ def simulate_reduced(
         return reduce(start.system, simulate(start, decide, rounds))
 
     kept = jax.vmap(realisation)(keys, rows)
-    return {name: stack(variable) for name, variable in kept.items()}
+    return {name: label_realisations(variable) for name, variable in kept.items()}
 
 
 def policy_options(

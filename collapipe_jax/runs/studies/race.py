@@ -84,7 +84,7 @@ def race(
     clock = policies[0] if equal_time else None
     results = Results.create(root, "race", {"clock": clock}, config.to_dict())
 
-    course = _Course(config, root, console, clock, shard)
+    course = _SharedSettings(config, root, console, clock, shard)
     with own_share(root, *shard):
         runs = course.run(policies, rates, range(config.seed, config.seed + seeds))
         if runs is None:
@@ -103,7 +103,7 @@ def _best(runs: Sequence[Run], policy: str) -> Run:
 
 
 @dataclasses.dataclass
-class _Course:
+class _SharedSettings:
     """What all runs of a race share."""
 
     config: Config

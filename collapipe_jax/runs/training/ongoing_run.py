@@ -17,8 +17,8 @@ from rich.console import Console
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.files import (
-    alone,
     append_line,
+    lock_folder,
     read_object,
     remove_partials,
     write_json,
@@ -155,7 +155,7 @@ class OngoingRun:
 
             def take() -> list[Any]:
                 folder = make_workdir(workdir)
-                opened.enter_context(alone(folder))
+                opened.enter_context(lock_folder(folder))
                 remove_partials(folder)
                 more = added_rounds(read_settings(folder), experiment.config)
                 if more and resume:

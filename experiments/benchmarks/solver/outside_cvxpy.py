@@ -21,7 +21,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.chain import Messages, of_senders
+from collapipe_jax.edge.cost.chain import Messages, at_senders
 from collapipe_jax.edge.cost.convergence import excess_inverse_survival
 from collapipe_jax.edge.cost.decision import Allocation, Decision
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
@@ -219,7 +219,7 @@ def _rows(fixed: FixedPartition, unit_bit_s, unit_s: Array, point: _Point) -> _R
     allocation = to_allocation(fixed, point.logs)
     full_power = to_allocation(fixed, jax.tree.map(jnp.zeros_like, point.logs))
     sinr = link_sinrs(fixed, allocation, noise_w * jnp.expm1(point.log_noise))
-    senders = of_senders(point.logs.d2d_power, fixed.active)
+    senders = at_senders(point.logs.d2d_power, fixed.active)
     rule = _First(point.longest_s * unit_s)
     links = Links(sinr, jax.tree.map(jnp.exp, point.log_bit_hz_s), None, None)
     bit_s = _bit_times_s(link_bit_times(fixed, allocation, links, rule))

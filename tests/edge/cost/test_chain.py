@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from collapipe_jax.edge.cost.chain import (
     at_next_active,
+    at_senders,
     from_previous_active,
     gain_to_next,
-    of_senders,
     sum_by_receiver,
     sum_by_sender,
 )
@@ -100,8 +100,8 @@ def test_messages_are_summed_by_who_sends_and_who_receives_them_against_a_loop(a
 
 def test_a_number_of_each_sender_is_given_to_all_that_it_sends(active):
     numbers = jnp.asarray(np.random.default_rng(9).uniform(size=active.shape), jnp.float32)
-    spread = of_senders(numbers, active)
-    count = of_senders(jnp.ones(active.shape), active)
+    spread = at_senders(numbers, active)
+    count = at_senders(jnp.ones(active.shape), active)
     hop = jnp.where(active, spread.hop, 0.0)
     hops = jnp.where(active, count.hop, 0.0)
     total = sum_by_sender(hop, spread.move, active)

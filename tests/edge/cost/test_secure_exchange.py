@@ -13,7 +13,7 @@ from support.reference_cost import reference_cost
 from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.control.queues import control_unit_floor_j, least_latency_s
-from collapipe_jax.edge.cost.client_round import client_links, of_senders, sends
+from collapipe_jax.edge.cost.client_round import by_sender, client_links, sends
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange, secure_messages
 from collapipe_jax.edge.policies.registry import make_policy
 
@@ -114,10 +114,10 @@ def test_clients_send_masked_models_to_the_base_station(name):
     more_s = np.where(decision.samples > 0, 2 * (parties - 1) * own["secret_bits"] * key_s, 0.0)
     found_s = after.clients.download_s - before.clients.download_s
     np.testing.assert_allclose(found_s, more_s, rtol=1e-9)
-    speed, per_flop = (of_senders(getattr(plain.compute, field), decision) for field in NODE_POWER)
+    speed, per_flop = (by_sender(getattr(plain.compute, field), decision) for field in NODE_POWER)
     drawn_w = decision.d2e_power_w / plain.radio.amplifier_efficiency
     more_j = drawn_w * more_bits * links.uplink_bit_s + mask_s * speed * per_flop
-    found_j = of_senders(after.energy_j - before.energy_j, decision)
+    found_j = by_sender(after.energy_j - before.energy_j, decision)
     np.testing.assert_allclose(found_j, np.where(sends(decision), more_j, 0.0), rtol=1e-9)
 
 

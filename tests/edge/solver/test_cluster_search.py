@@ -20,8 +20,8 @@ from collapipe_jax.edge.solver.allocate import allocate
 from collapipe_jax.edge.solver.cluster_search import (
     ClusterCandidates,
     cheapest,
+    diverse,
     search_clusters,
-    varied,
 )
 from collapipe_jax.edge.solver.smooth_objective import Coupling
 
@@ -157,7 +157,7 @@ def test_no_active_set_takes_all_places():
     place = np.broadcast_to(np.arange(number)[:, None, None], sets.shape)
     node = np.zeros((number, DEVICES, clusters, batch))
     given = map(jnp.asarray, (segments, place, node, node, cost))
-    found = varied(ClusterCandidates(*given), KEPT)
+    found = diverse(ClusterCandidates(*given), KEPT)
     assert found.cost.shape[0] == 3 * KEPT
     found = cheapest(found, KEPT)
     for n, r in itertools.product(range(clusters), range(batch)):

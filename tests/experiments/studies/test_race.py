@@ -10,7 +10,7 @@ from rich.console import Console
 from support import tiny_run
 
 from collapipe_jax.core.errors import InputError, TrainingError
-from collapipe_jax.core.files import alone
+from collapipe_jax.core.files import lock_folder
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.runs.config.files import parse_overrides, read_config
@@ -88,7 +88,7 @@ def test_wrong_policies_are_reported_before_any_work(policies, told, tmp_path):
 
 
 def test_a_second_process_is_kept_from_a_race(tmp_path):
-    with alone(tmp_path), pytest.raises(InputError, match="writes to it"):
+    with lock_folder(tmp_path), pytest.raises(InputError, match="writes to it"):
         race(tiny_run.get_config(), ("static_pipeline",), tmp_path, Console())
     assert not list(tmp_path.glob("*/metrics.jsonl"))
 
@@ -107,7 +107,7 @@ def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
             for name, rate in pairs
         ]
 
-    monkeypatch.setattr(module._Course, "train", train)
+    monkeypatch.setattr(module._SharedSettings, "train", train)
     saved = []
     monkeypatch.setattr(module, "save_race", lambda runs, results: saved.extend(runs))
     config, out = tiny_run.get_config(), io.StringIO()
@@ -130,14 +130,14 @@ def test_a_policy_that_breaks_down_at_all_rates_is_named(tmp_path, monkeypatch):
     def train(course, pairs, seeds, may_break):
         return [made_up_run("dssra", seeds[0], 1.0, [1.0], [1.0])]
 
-    monkeypatch.setattr(module._Course, "train", train)
+    monkeypatch.setattr(module._SharedSettings, "train", train)
     with pytest.raises(TrainingError, match="titanic at all rates"):
         race(tiny_run.get_config(), ("dssra", "titanic"), tmp_path, Console(), rates=(1.0, 2.0))
 
 
 def test_rates_are_chosen_when_all_shards_are_done(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(module._Course, "_entrants", lambda *given: asked.append(given) or [])
+    monkeypatch.setattr(module._SharedSettings, "_entrants", lambda *given: asked.append(given) or [])
     monkeypatch.setattr(module, "train_shard", lambda *given: 5)
     config, out = tiny_run.get_config(), io.StringIO()
     options = {"rates": (1.0, 2.0), "seeds": 2, "shard": Shard(0, 2)}
@@ -152,7 +152,7 @@ def test_a_corpus_is_read_once_for_all_rates(tmp_path, monkeypatch):
     counted = classmethod(lambda cls, *given: built.append(1) or load(cls, *given))
     monkeypatch.setattr(Translation, "load_data", counted)
     config = tiny_run.get_config()
-    course = module._Course(config, tmp_path, Console(quiet=True), None)
+    course = module._SharedSettings(config, tmp_path, Console(quiet=True), None)
     pairs = [("static_pipeline", 0.0625), ("titanic", 1.0), ("static_pipeline", 1.0)]
     entrants = list(course._entrants(pairs, 3))
     assert len(built) == 1

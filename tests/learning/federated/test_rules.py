@@ -17,7 +17,7 @@ from collapipe_jax.learning.federated.optimizers import (
     Rules,
     bytes_held,
     make_optimizer,
-    numbers_sent,
+    numbers_per_parameter,
     updated_average,
 )
 
@@ -194,4 +194,4 @@ def test_without_a_rule_a_state_has_no_leaf_for_it():
 def test_what_travels_and_is_held_is_counted(changes, sent, held):
     training = {"client_optimizer": "adam", "client_moments": "keep", "proximal_weight": 0.0}
     training |= {"control_variates": False} | changes
-    assert (numbers_sent(training), bytes_held(training)) == (sent, held)
+    assert (numbers_per_parameter(training), bytes_held(training)) == (sent, held)

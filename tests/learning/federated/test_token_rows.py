@@ -5,8 +5,8 @@ import pytest
 
 from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.federated.token_rows import (
-    meetings,
     met_rows,
+    met_rows_by_table,
     row_factors,
     row_shares,
     scale_rows,
@@ -65,11 +65,11 @@ def test_bert_reads_rows_of_tokens_and_of_n_grams():
     ngrams = np.array([[[[[1, 4], [0, 0]]], [[[2, 0], [2, 0]]]]], np.uint8)
     batch = LabelledBatch(jnp.array(IDS[:1, :, :1]), None, jnp.array(ngrams))
     tables = model.init(jax.random.key(0))
-    found = meetings(Rules(embedding_rate_factor=0.0), tables, model.rows_read(batch))
+    found = met_rows_by_table(Rules(embedding_rate_factor=0.0), tables, model.rows_read(batch))
     assert set(found) == {"word", "ngram"}
     read = [set(np.flatnonzero(own).tolist()) for own in found["ngram"]]
     assert read == [{0, 3}, {1}]
-    assert meetings(Rules(), tables, model.rows_read(batch)) == {}
+    assert met_rows_by_table(Rules(), tables, model.rows_read(batch)) == {}
 
 
 def test_other_leaves_are_left_alone():

@@ -47,7 +47,7 @@ def test_all_sit_out_in_one_round():
         record.history[name][2] = 0
     for drawing in DRAWINGS.values():
         rendered(drawing.draw([record]))
-    assert gantt.pick(record, None, None)[0] == 1
+    assert gantt.choose_round(record, None, None)[0] == 1
 
 
 def test_a_broken_cluster_breaks_no_figure():

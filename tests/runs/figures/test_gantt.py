@@ -7,7 +7,7 @@ from support.drawing import flow_s, make_record
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import gantt
-from collapipe_jax.runs.figures.gantt import BACKWARD, TURN, first_step, pick, runs_pipeline
+from collapipe_jax.runs.figures.gantt import BACKWARD, TURN, choose_round, first_step, runs_pipeline
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 7, 32])
@@ -94,8 +94,8 @@ def test_rows_name_the_active_devices_and_their_hops():
 
 def test_pick_takes_the_slowest_cluster_of_the_last_round():
     record = make_record(rounds=5, absent=False)
-    assert pick(record, None, None) == (4, record.history["cluster_latency_s"][4].argmax())
-    assert pick(record, 2, 1) == (1, 1)
+    assert choose_round(record, None, None) == (4, record.history["cluster_latency_s"][4].argmax())
+    assert choose_round(record, 2, 1) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from support.tiny_runs import ROUNDS, Killed, assert_same_run, interrupt_in, kil
 import collapipe_jax as cp
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.core.errors import InputError, InputWarning, TrainingError
-from collapipe_jax.core.files import alone
+from collapipe_jax.core.files import lock_folder
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.config.experiment import build_optimizers
 from collapipe_jax.runs.results import checkpoints as checkpoint
@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_number_is_refused(name, experiment, copied):
 
 
 def test_a_workdir_has_one_process_at_a_time(experiment, copied):
-    with alone(copied):
+    with lock_folder(copied):
         with pytest.raises(InputError, match=r"process \d+ on .* writes to it"):
             run(experiment, copied, resume=True)
         load_run(copied)  # reading is free
