@@ -137,7 +137,8 @@ def test_a_policy_that_breaks_down_at_all_rates_is_named(tmp_path, monkeypatch):
 
 def test_rates_are_chosen_when_all_shards_are_done(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(module._SharedSettings, "_entrants", lambda *given: asked.append(given) or [])
+    settings = module._SharedSettings
+    monkeypatch.setattr(settings, "_entrants", lambda *given: asked.append(given) or [])
     monkeypatch.setattr(module, "train_shard", lambda *given: 5)
     config, out = tiny_run.get_config(), io.StringIO()
     options = {"rates": (1.0, 2.0), "seeds": 2, "shard": Shard(0, 2)}
