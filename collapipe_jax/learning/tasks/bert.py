@@ -43,6 +43,7 @@ from collapipe_jax.learning.tasks.task import (
     ScoredSet,
     Task,
     TaskData,
+    by_length,
     in_batches,
 )
 
@@ -266,7 +267,11 @@ class BertTask(Task):
 
         The labels of a tagger's batch mark the first pieces of words.
         """
-        return in_batches(functools.partial(predict, self.model, params), arrays, size)
+        labels = np.zeros(arrays.token_ids.shape[: 1 if self.pools else 2], np.int32)
+        for rows, batch in by_length(self.model, arrays, size):
+            found = in_batches(functools.partial(predict, self.model, params), batch, size)
+            labels[rows, *(slice(length) for length in found.shape[1:])] = found
+        return labels
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``vocab.txt`` and, one name a line in order, ``labels.txt``."""

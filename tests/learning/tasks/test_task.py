@@ -1,9 +1,13 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
+from support import tiny_bert
 from support.compilations import compiles
 
-from collapipe_jax.learning.tasks.task import in_batches
+from collapipe_jax.learning.models.bert import UNLABELLED, BertWithHead, LabelledBatch, predict
+from collapipe_jax.learning.tasks.task import by_length, held_out_loss, in_batches
 
 
 @pytest.mark.parametrize("count", [1, 99, 100, 101, 250])
@@ -20,3 +24,32 @@ def test_sets_of_any_size_take_one_compilation():
         for count in (7, 100, 205):
             found = in_batches(square, np.arange(count, dtype=np.float32))
             np.testing.assert_array_equal(found, np.arange(count, dtype=np.float32) ** 2)
+
+
+@pytest.mark.parametrize(("short", "groups"), [(0, 1), (99, 1), (130, 2), (150, 1)])
+def test_losses_and_labels_of_short_rows_are_those_of_whole_ones(short, groups):
+    rng = np.random.default_rng(1)
+    length, count = 20, 150
+    sizes = dataclasses.replace(tiny_bert.SIZES, positions=length)
+    ids = rng.integers(5, sizes.vocabulary_size, (count, length))
+    ids[rng.permutation(count)[:short], 8:] = 0
+    labels = np.where(ids > 0, rng.integers(0, 3, ids.shape), UNLABELLED)
+    batch = LabelledBatch(ids.astype(np.int32), labels.astype(np.int32))
+    model = BertWithHead(sizes=sizes, labels=3, pools=False)
+    params = jax.jit(model.init)(jax.random.key(0))
+    parts = list(by_length(model, batch))
+    assert len(parts) == groups
+    numbers = np.concatenate([rows for rows, _ in parts])
+    np.testing.assert_array_equal(np.sort(numbers), np.arange(count))
+    one_by_one = [
+        held_out_loss(params, model, jax.tree.map(lambda leaf, i=i: leaf[i : i + 50], batch))
+        for i in range(0, count, 50)
+    ]
+    predictions = [np.sum(labels[i : i + 50] != UNLABELLED) for i in range(0, count, 50)]
+    expected = np.average(one_by_one, weights=predictions)
+    assert held_out_loss(params, model, batch) == pytest.approx(expected, rel=1e-5)
+    for rows, part in parts:
+        found = in_batches(lambda each: predict(model, params, each), part)
+        whole = predict(model, params, batch)[rows, : found.shape[1]]
+        is_token = ids[rows, : found.shape[1]] > 0
+        np.testing.assert_array_equal(found[is_token], whole[is_token])
