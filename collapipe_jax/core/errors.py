@@ -90,7 +90,7 @@ class AlreadyReported(Exception):
 
 
 class ValidValues(dict[str, Any]):
-    """What steps found, by name; to ask for anything else raises ``AlreadyReported``."""
+    """Right values, by name; to ask for any other raises ``AlreadyReported``."""
 
     def __missing__(self, name: str) -> Any:
         """End the step that asks."""
