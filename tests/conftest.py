@@ -14,6 +14,8 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_llvm_disable_expensive_passes=true",
         # Further threads save no processor time: both cores are at work.
         "--xla_cpu_parallel_codegen_split_count=1",
+        # Devices that run collectives in different orders wait for ever; see the same file.
+        "--xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
         # Newer versions refuse the flag; see collapipe_jax/core/compilation.py.
         "--xla_cpu_use_fusion_emitters=false" if version("jax") < "0.11.1" else "",
     ]

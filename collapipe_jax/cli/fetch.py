@@ -21,7 +21,7 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.hub import fetch_model, model_terms
+from collapipe_jax.learning.models.published import fetch_model, model_terms
 from collapipe_jax.learning.tasks.corpora import DATA_VARIABLE
 from collapipe_jax.learning.tasks.public_corpora import Corpus, corpora, fetch
 

@@ -31,6 +31,13 @@ QUICK_OPTIONS = {
 }
 """Of XLA on a CPU: a program is built sooner, and runs slower."""
 
+CPU_MESH_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+"""Of XLA for a program on several devices of one CPU: all devices run collectives in one order.
+
+By default an all-reduce and a permutation that do not depend on each other run in either order, and
+devices that begin with different ones wait for each other for ever.
+"""
+
 quick_jit = functools.partial(jax.jit, compiler_options=QUICK_OPTIONS)
 """As `jax.jit`, for what takes longer to compile than to run."""
 

@@ -64,7 +64,7 @@ def read_tensors(path: Path, rename: Callable[[str], str | None]) -> dict[str, n
 def read_all(directory: Path, rename: Callable[[str], str | None]) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint, whole or in shards; arguments and errors as of one file."""
     tensors: dict[str, np.ndarray] = {}
-    for path in _tensor_files(directory):
+    for path in tensor_files(directory):
         found = read_tensors(path, rename)
         twice = [name for name in found if name in tensors]
         _name_wrong(path, twice, "in another shard too", "Leave one of them out")
@@ -72,7 +72,12 @@ def read_all(directory: Path, rename: Callable[[str], str | None]) -> dict[str, 
     return tensors
 
 
-def _tensor_files(directory: Path) -> list[Path]:
+def tensor_files(directory: Path) -> list[Path]:
+    """Files of a checkpoint's tensors, whole or in shards, by what the folder says.
+
+    Raises:
+      InputError: there are none, or the index of shards is damaged.
+    """
     if (directory / WEIGHTS).exists():
         return [directory / WEIGHTS]
     if (directory / _INDEX).exists():

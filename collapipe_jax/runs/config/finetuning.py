@@ -100,11 +100,12 @@ def fine_tuning(
     values |= {
         "training.client_learning_rate": client_rate,
         "training.decoder_learning_rate": head_rate,
-        "training.length_buckets": _LENGTH_BUCKETS,
     }
     if is_causal:
         # Of many blocks the inputs alone are kept: activations of all would not fit a laptop.
         values |= {"model.label_smoothing": 0.0, "model.rematerialise": True}
+    else:
+        values |= {"training.length_buckets": _LENGTH_BUCKETS}
     values |= _in_proportion(kind, {**values, **given})
     values |= given
     return FineTuning(kind, values, _summary(kind, values))

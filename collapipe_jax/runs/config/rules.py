@@ -196,6 +196,15 @@ TRAINING_RULES = (
         "the score of {1} is no mean over samples, which have shares by cluster",
         "Give False",
     ),
+    *(
+        Rule(
+            (key, "model.adapter_rank"),
+            lambda value, rank, usual=DEFAULTS[key]: value != usual and not rank,
+            "no adapters are trained, which it is for",
+            f"Give {DEFAULTS[key]!r}, or raise model.adapter_rank",
+        )
+        for key in ("model.adapter_freezes_a", "model.base_dtype")
+    ),
     Rule(
         ("payload.trained_fraction", "model.adapter_rank"),
         lambda fraction, rank: rank and fraction < 1.0,

@@ -332,12 +332,12 @@ def encoder_workload(
     block_bits, embedding_bits, decoder_bits = (
         float(parameter_number_bits * parameters) for parameters in trained
     )
-    held_bytes = [NUMBER_BYTES] * 3
-    if sizes.adapters is not None and sizes.adapters.base_dtype == "bfloat16":
-        held_bytes[0] = NUMBER_BYTES // 2
+    frozen_bytes = NUMBER_BYTES, NUMBER_BYTES, NUMBER_BYTES
+    if sizes.adapters is not None:
+        frozen_bytes = jnp.dtype(sizes.adapters.base_dtype).itemsize, NUMBER_BYTES, NUMBER_BYTES
     block_static, embedding_static, decoder_static = (
-        float(frozen_bytes * parameters + (state_bytes_per_parameter - frozen_bytes) * changing)
-        for frozen_bytes, parameters, changing in zip(held_bytes, every, trained, strict=True)
+        float(frozen * parameters + (state_bytes_per_parameter - frozen) * changing)
+        for frozen, parameters, changing in zip(frozen_bytes, every, trained, strict=True)
     )
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {

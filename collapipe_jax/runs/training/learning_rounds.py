@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, Sharding
 from jax.typing import ArrayLike
 
 from collapipe_jax.core.batch_axis import pick, stack
+from collapipe_jax.core.compilation import CPU_MESH_OPTIONS
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.federated.learner import (
     COPY,
@@ -72,6 +73,8 @@ class LearningRounds:
         self._place, self._learners = place, jax.device_put(learner, place)
         self._states_place = state_shardings(state, self._mesh) if self._mesh else place
         self._states = jax.device_put(state, self._states_place)
+        is_cpu_mesh = self._mesh is not None and jax.default_backend() == "cpu"
+        self._learn = _learn_on_cpu_mesh if is_cpu_mesh else learn
 
     def state(self, run: int) -> Any:
         """State of the learning of a run."""
@@ -85,7 +88,7 @@ class LearningRounds:
         """
         arguments = self._arguments(rounds)
         with self._mesh_in_use():
-            self._states, reports = learn(*arguments, **self._static())
+            self._states, reports = self._learn(*arguments, **self._static())
         # Another placement would compile the next call anew.
         self._states = jax.device_put(self._states, self._states_place)
         reports = jax.device_get(reports)
@@ -99,7 +102,7 @@ class LearningRounds:
         """The program of :meth:`advance`, to compile it and to measure its memory."""
         arguments = self._arguments(rounds)
         with self._mesh_in_use():
-            return learn.lower(*arguments, **self._static())
+            return self._learn.lower(*arguments, **self._static())
 
     def _static(self) -> dict[str, Any]:
         return {"alone": self._alone, "length_buckets": self._length_buckets}
@@ -134,8 +137,7 @@ class LearningRounds:
         return buckets
 
 
-@functools.partial(jax.jit, donate_argnames="states", static_argnames=("alone", "length_buckets"))
-def learn(
+def _learn(
     learners: Learner,
     states: Any,
     data: tuple[Batch, Any],
@@ -164,6 +166,13 @@ def learn(
     run = functools.partial(_learn_one, buckets, length_buckets)
     arguments = learners, states, data, keys, first, count
     return run(*arguments) if alone else jax.vmap(run)(*arguments)
+
+
+_compiled = functools.partial(
+    jax.jit, _learn, donate_argnames="states", static_argnames=("alone", "length_buckets")
+)
+learn = _compiled()
+_learn_on_cpu_mesh = _compiled(compiler_options=CPU_MESH_OPTIONS)
 
 
 def _learn_one(

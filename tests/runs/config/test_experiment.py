@@ -210,6 +210,17 @@ def test_a_share_is_not_priced_beside_adapters():
         config_checks.check_config(config)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("model.adapter_freezes_a", True), ("model.base_dtype", "bfloat16")]
+)
+def test_keys_of_adapters_are_refused_where_there_are_none(key, value):
+    config = changed(key, value)
+    with pytest.raises(InputError, match=f"{key} = .*no adapters are trained"):
+        config_checks.check_config(config)
+    config.model.adapter_rank = 2
+    config_checks.check_config(config)
+
+
 @pytest.mark.usefixtures("no_work")
 @pytest.mark.parametrize(
     ("name", "value"),

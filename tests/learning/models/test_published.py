@@ -7,7 +7,7 @@ from support import tiny_models
 from support.local_server import COMMIT, serve_model
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.hub import fetch_model, model_terms
+from collapipe_jax.learning.models.published import fetch_model, model_terms
 
 NAME = "somebody/tiny"
 
@@ -60,8 +60,8 @@ def test_a_model_of_another_kind_costs_no_weights(hub, published, tmp_path):
 @pytest.mark.parametrize(
     ("missing", "problem"),
     [
-        ("config.json", "it has no config.json"),
-        ("model.safetensors", "it has no model.safetensors"),
+        ("config.json", r"config\.json.*cannot be read"),
+        ("model.safetensors", r"holds no model\.safetensors"),
     ],
 )
 def test_what_a_model_lacks_is_named(hub, published, tmp_path, missing, problem):
