@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
             for index in timed
             for ways in [("together/runs", "alone")]
         ]
-        programs = len(list((root / "programs_together").glob("jit_learn-*-cache")))
+        programs = len(list((root / "programs_together").glob("jit__learn-*-cache")))
     difference = max(np.max(np.abs(one - other)) for one, other in losses)
     sum_s = np.sum(alone_s, axis=0)
     if left_out := len(pairs) - len(timed):

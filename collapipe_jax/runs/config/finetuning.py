@@ -18,10 +18,15 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.control.queues import device_budget_floor_j
-from collapipe_jax.edge.cost.computing import block_bytes
+from collapipe_jax.edge.cost.computing import (
+    block_bytes,
+    device_memory_bytes,
+    embedding_memory_bytes,
+)
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.network.devices import DEVICE_PROFILES
 from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes
@@ -200,7 +205,7 @@ def _in_proportion(kind: str, values: dict[str, Any]) -> dict[str, Any]:
     usual, (config, _) = default.get_config(), read_values(kind, values)
     reference, params = build_system_params(usual), build_system_params(config)
     share = _encoder_bytes(params) / _encoder_bytes(reference) * usual.devices.memory_share
-    share = min(1.0, _rounded_up(share))
+    share = min(1.0, _rounded_up(max(share, _least_share(params))))
     params = params.replace(devices=params.devices.replace(memory_share=jnp.asarray(share)))
     seeds = np.arange(_NETWORKS) + seed_of(config, "network")
     spent, usually = _round_energy(params, seeds), _round_energy(reference, seeds)
@@ -218,6 +223,16 @@ def _encoder_bytes(params: SystemParams) -> float:
     """Memory of all blocks together."""
     work = params.workload
     return float(np.asarray(work.blocks * block_bytes(work, work.batch)))
+
+
+def _least_share(params: SystemParams) -> float:
+    """The least share of memory by which a control unit holds the embedding, a device one block."""
+    work, devices = params.workload, params.devices
+    one_block = device_memory_bytes(work, jnp.array([[1]]), jnp.max(work.micro_batch_choices)[None])
+    embedding = embedding_memory_bytes(work, jnp.array([[1]]))
+    unit_bytes = DEVICE_PROFILES[devices.control_unit].memory_bytes
+    device_bytes = min(DEVICE_PROFILES[kind].memory_bytes for kind in devices.kinds)
+    return max(float(embedding[0]) / unit_bytes, float(one_block[0, 0]) / device_bytes)
 
 
 class _RoundEnergy(NamedTuple):

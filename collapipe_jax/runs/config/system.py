@@ -57,8 +57,9 @@ def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> Ed
     ``cluster_weight [N]``, by default equal ones.
 
     Raises:
-      InputError: if no cluster can hold the encoder, a round never ends, or, where devices
-        are always available and stand still, a budget is under its floor.
+      InputError: if no cluster can hold the encoder, or no control unit the embedding, a round
+        never ends, or, where devices are always available and stand still, a budget is under its
+        floor.
     """
     params = build_system_params(config, cluster_weight)
     seed = seed_of(config, "network")
@@ -115,6 +116,13 @@ def _check_can_run(problem: RoundProblem) -> None:
         why = f"no cluster can ever hold the encoder; the largest has room for {most} blocks"
         remedy = "Shrink the model or the batch, or raise devices.memory_share or network.devices"
         raise InputError("model.encoder_blocks", problem.workload.blocks, why, remedy)
+    limit_bytes, ends = problem.compute.control_unit_memory_bytes, problem.workload.ends
+    if limit_bytes is not None and ends is not None:
+        needed, most = float(ends.embedding_static_bytes), float(jnp.max(limit_bytes))
+        if needed > most:
+            why = f"its embedding takes {needed:.4g} bytes, a control unit has {most:.4g} at most"
+            remedy = "Raise devices.memory_share, or take a smaller vocabulary or width"
+            raise InputError("model", "of this size", why, remedy)
 
 
 def _check_latency(problem: RoundProblem) -> None:

@@ -8,6 +8,8 @@ from support import tiny_corpora, tiny_models
 
 from collapipe_jax.cli import train
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.config.files import read_config
 from collapipe_jax.runs.config.finetuning import fine_tuning
@@ -64,6 +66,8 @@ def test_the_task_follows_from_model_and_file_and_the_run_can_be_built(
     assert tuning.summary.startswith(f"{kind}: LoRA of rank 2, rows of ")
     experiment = build_experiment(read_config(tuning.config, tuning.values))
     assert experiment.task.model.sizes.adapters.rank == 2
+    problem = experiment.system.mean_problem
+    assert is_feasible(problem, static_pipeline(problem, 2))  # every limit, the embedding's too
     budget_j = experiment.config["control"]["device_budget_j"]
     assert f"and {budget_j:g} J" in tuning.summary
 
