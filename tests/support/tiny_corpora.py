@@ -31,7 +31,7 @@ def labelled(count, seed):
 def load_data(objective, seed=0, **task):
     """Data of an objective by the keys of a configuration's ``task``, without a model on file."""
     files = {"train": "", "validation": "", "test": "", "samples": 0, "validation_samples": 0}
-    task = {"seed": -1, **files, **task}
+    task = {"seed": -1, "skip_broken": False, **files, **task}
     return objective.load_data({"seed": seed, "model": {"pretrained": ""}, "task": task})
 
 

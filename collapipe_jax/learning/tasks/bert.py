@@ -155,7 +155,7 @@ def fnv1a(text: str) -> int:
 
 
 _FILES = ("train", "validation", "test", "vocabulary")
-_COUNTS = ("samples", "validation_samples", "labels")
+_COUNTS = ("samples", "validation_samples", "labels", "skip_broken")
 Sets = TypeVar("Sets")
 MODEL_READS = frozenset({"model.pretrained", *(f"model.{size}" for size in NGRAM_SIZES)})
 READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}

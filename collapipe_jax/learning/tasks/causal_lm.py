@@ -92,7 +92,7 @@ class LanguageModelling(Task):
         {
             "model.pretrained",
             *(f"model.{key}" for key in FURTHER_SIZES),
-            *(f"task.{key}" for key in _OF_FILES),
+            *(f"task.{key}" for key in (*_OF_FILES, "skip_broken")),
         }
     )
 
@@ -157,7 +157,7 @@ class LanguageModelling(Task):
           InputError: a missing or broken file, or a number out of its range; or all of these.
         """
         task = config["task"]
-        given = {key: task[key] for key in _OF_FILES if task.get(key)}
+        given = {key: task[key] for key in (*_OF_FILES, "skip_broken") if task.get(key)}
         if not given and task.get("corpus") == SYNTHETIC:
             return None
         if "train" not in given:

@@ -74,6 +74,7 @@ def read_sets(
     samples: int = 0,
     validation_samples: int = 0,
     labels: int = 0,
+    skip_broken: bool = False,
     text_column: str = "",
     label_column: str = "",
 ) -> LabelledSets[LabelledText]:
@@ -87,6 +88,7 @@ def read_sets(
       validation_samples: texts taken from ``train`` before, of every class its share, as in
         ``take_validation``; 0 is a tenth where ``validation`` is empty.
       labels: number of classes; 0 takes any.
+      skip_broken: as of ``TextFile``.
       text_column, label_column: as in ``read_labelled_text``.
 
     Raises:
@@ -101,7 +103,7 @@ def read_sets(
         stratum=lambda entry: entry.label,
     )
     options = {"validation_samples": validation_samples, "labels": labels, "seed": seed}
-    sets = files.sets(train, validation, test, **options)
+    sets = files.sets(train, validation, test, **options, skip_broken=skip_broken)
     if not 0 < samples < len(sets.train):
         return sets
     rows = stratified_draw(np.array([entry.label for entry in sets.train]), samples, seed)

@@ -143,6 +143,7 @@ class TextFile(NamedTuple):
     # Absolute path, or a path relative to the working directory or else to the directory that the
     # environment variable ``COLLAPIPE_DATA`` names
     name: str
+    skip_broken: bool = False  # whether broken lines are left out, with a warning
 
     def error(self, problem: str, remedy: str) -> InputError:
         """An error of this file."""
@@ -163,13 +164,13 @@ class TextFile(NamedTuple):
     def reading(self) -> Iterator[Step]:
         """Read on after broken lines: one error names the first of them and says how many.
 
-        Every line is a step of the block.
+        Every line is a step of the block. With ``skip_broken`` a warning takes the error's place.
 
         Raises:
-          InputError: the only one, or all of them in one.
+          InputError: the only one, or all of them in one; that of the file itself in any case.
         """
         named: list[InputError] = []
-        count = 0
+        count, is_readable = 0, False
 
         @contextlib.contextmanager
         def step() -> Iterator[None]:
@@ -182,14 +183,21 @@ class TextFile(NamedTuple):
 
         with step():
             yield step
-        if count == 1:
+            is_readable = True
+        skips = self.skip_broken and is_readable
+        if count == 1 and not skips:
             raise named[0]
         if count:
             problems = [shortened(each.problem, 60) for error in named for each in error.errors]
             if count > _NAMED:
                 problems.append(f"and {count - _NAMED} more")
             remedies = [each.remedy for error in named for each in error.errors]
-            problem = f"{count} places are broken: {'; '.join(problems)}"
+            problem = (
+                f"{count} place{'s are' if count > 1 else ' is'} broken: {'; '.join(problems)}"
+            )
+            if skips:
+                self.warn(f"{problem}. They are left out, with the texts that they are part of.")
+                return
             raise self.error(problem, ". ".join(dict.fromkeys(remedies)))
 
     def path(self) -> Path:
@@ -282,6 +290,7 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
         validation_samples: int,
         labels: int,
         seed: int,
+        skip_broken: bool = False,
     ) -> LabelledSets[Entry]:
         """All entries of the files, with validation taken from training where it has no file.
 
@@ -292,13 +301,18 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
           validation_samples: how many to take, as in ``take_validation``.
           labels: number of labels; 0 takes any.
           seed: of the draw of validation.
+          skip_broken: as of ``TextFile``.
 
         Raises:
           InputError: a missing or broken file, a label that training lacks, or a number that does
             not fit; or all of these.
         """
         named = {"train": train, "validation": validation, "test": test}
-        files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
+        files = {
+            name: TextFile(f"task.{name}", path, skip_broken)
+            for name, path in named.items()
+            if path
+        }
         placed, found = ValidValues(), ValidValues()
         with collect() as step:
             for name, file in files.items():

@@ -134,7 +134,7 @@ class Filled(NamedTuple):
 
 
 _TASK_KEYS = ("train", "validation", "samples", "validation_samples", "text_column", "vocabulary")
-_FURTHER_KEYS = ("piece_dropout", "tagged", "masked_share", "whole_words")
+_FURTHER_KEYS = ("skip_broken", "piece_dropout", "tagged", "masked_share", "whole_words")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,9 @@ class MaskedLanguageModelling(bert.BertTask):
             return TextSets(*(list(map(text_of, each)) for each in sets))
 
         names = ("train", "validation", "text_column")
-        return bert.read_corpus(config, read, names, ("samples", "validation_samples"))
+        return bert.read_corpus(
+            config, read, names, ("samples", "validation_samples", "skip_broken")
+        )
 
     @classmethod
     def load_data(cls, config: Config, corpus: TextSets[str] | None = None) -> TaskData:

@@ -42,6 +42,7 @@ def read_text_sets(
     validation_samples: int = 0,
     text_column: str = "",
     tagged: bool = False,
+    skip_broken: bool = False,
 ) -> TextSets[Sample]:
     """Read texts to learn from, those of validation, and those of the test if they are named.
 
@@ -53,12 +54,15 @@ def read_text_sets(
       validation_samples: texts taken from ``train`` before, as in ``take_validation``; 0 is a
         tenth, 1000 at most.
       text_column, tagged: as in ``read_texts``.
+      skip_broken: as of ``TextFile``.
 
     Raises:
       InputError: a missing or broken file, or a number that does not fit; or all of these.
     """
     named = {"train": train, "validation": validation, "test": test}
-    files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
+    files = {
+        name: TextFile(f"task.{name}", path, skip_broken) for name, path in named.items() if path
+    }
     placed = ValidValues()
     with collect() as step:
         for name, file in files.items():

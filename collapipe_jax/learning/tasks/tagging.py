@@ -1,6 +1,7 @@
 """Tagging of entities: words with tags on file, BERT with a head at every token, span F1."""
 
 import dataclasses
+import itertools
 import os
 import re
 import statistics
@@ -54,7 +55,7 @@ class Reading(NamedTuple):
 
     scheme: str
     sentences: list[list[str]]  # tags in IOB2
-    broken: list[str]  # what the scheme does not allow, with its place
+    broken: list[list[str]]  # what the scheme does not allow, with its place, of each sentence
 
 
 def _is_tag(text: str) -> bool:
@@ -73,9 +74,10 @@ def _to_iob2(sentences: Sequence[Sentence]) -> Reading:
         schemes.append((ends, _bioes))
     readings = []
     for name, read in schemes:
-        broken: list[str] = []
-        readings.append(Reading(name, [read(each, broken) for each in sentences], broken))
-    return min(readings, key=lambda reading: len(reading.broken))
+        broken: list[list[str]] = [[] for _ in sentences]
+        tags = [read(each, problems) for each, problems in zip(sentences, broken, strict=True)]
+        readings.append(Reading(name, tags, broken))
+    return min(readings, key=lambda reading: sum(map(len, reading.broken)))
 
 
 def _iob2(sentence: Sentence, broken: list[str]) -> list[str]:
@@ -158,6 +160,7 @@ def read_tagged(
     samples: int = 0,
     validation_samples: int = 0,
     labels: int = 0,
+    skip_broken: bool = False,
 ) -> LabelledSets[TaggedSentence]:
     """Read the training, validation and test sentences, each set in the order of its file.
 
@@ -171,6 +174,7 @@ def read_tagged(
       validation_samples: sentences taken from ``train`` before, of those with and without an
         entity their share, as in ``take_validation``; 0 is a tenth where ``validation`` is empty.
       labels: number of tags; 0 takes any.
+      skip_broken: as of ``TextFile``; a sentence with a broken line is left out whole.
 
     Raises:
       InputError: a missing or broken file, a file without any entity, a number out of its range,
@@ -183,7 +187,7 @@ def read_tagged(
         stratum=_has_entity,
     )
     options = {"validation_samples": validation_samples, "labels": labels, "seed": seed}
-    sets = files.sets(train, validation, test, **options)
+    sets = files.sets(train, validation, test, **options, skip_broken=skip_broken)
     if not validation and not any(map(_has_entity, sets.validation)):
         problem = "no sentence of training that has an entity is among them"
         remedy = "Raise it, or name a file in task.validation"
@@ -230,17 +234,19 @@ def _placed(file: TextFile) -> list[Placed[TaggedSentence]]:
         read = _listed_sentences if file.suffix in (OBJECTS, PARQUET) else _conll_sentences
         sentences = list(read(file, step))
         found = _to_iob2([sentence.tags for sentence in sentences])
-        for problem in found.broken:
+        for problem in itertools.chain(*found.broken):
             with step():
                 raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
-    if not sentences:
+    placed = [
+        (sentence.place, TaggedSentence(sentence.tokens, tuple(tags)))
+        for sentence, tags, broken in zip(sentences, found.sentences, found.broken, strict=True)
+        if not broken
+    ]
+    if not placed:
         raise file.error("the file holds no word", "Give a file with sentences")
     if found.scheme != IOB2:
         file.warn(f"its tags are in the scheme {found.scheme}, and are read as BIO (IOB2)")
-    return [
-        (sentence.place, TaggedSentence(sentence.tokens, tuple(tags)))
-        for sentence, tags in zip(sentences, found.sentences, strict=True)
-    ]
+    return placed
 
 
 def _labels(file: TextFile, sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
@@ -254,7 +260,7 @@ def _labels(file: TextFile, sentences: Sequence[TaggedSentence]) -> tuple[str, .
 def _conll_sentences(file: TextFile, step: Step) -> Iterator[_Words]:
     tokens: list[str] = []
     tags: list[Placed[str]] = []
-    lines = file.lines()
+    lines, is_whole = file.lines(), True
     words = (line for line in lines if _is_word(line) and not line.startswith("#"))
     width = len(_columns(next(words, "# O")))
     for number, line in enumerate([*lines, ""], start=1):
@@ -264,13 +270,16 @@ def _conll_sentences(file: TextFile, step: Step) -> Iterator[_Words]:
             with step():
                 columns = _columns(line)
                 if len(columns) < 2:
+                    is_whole = False
                     problem = f"line {number} has one column"
                     raise file.error(problem, "Write a word a line as word<TAB>tag")
                 tokens.append(columns[0])
                 tags.append((f"line {number}", columns[-1]))
-        elif tokens:
-            yield _Words(tags[0][0], tuple(tokens), tags)
-            tokens, tags = [], []
+        else:
+            # What is left of a sentence that lost a word is no sample.
+            if tokens and (is_whole or not file.skip_broken):
+                yield _Words(tags[0][0], tuple(tokens), tags)
+            tokens, tags, is_whole = [], [], True
 
 
 def _is_word(line: str) -> bool:

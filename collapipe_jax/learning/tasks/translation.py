@@ -96,7 +96,9 @@ class SourceSplit(NamedTuple):
     test: list[Pair]
 
 
-def read_parallel_text(corpus: str, key: str = "task.corpus") -> tuple[list[Pair], int]:
+def read_parallel_text(
+    corpus: str, key: str = "task.corpus", skip_broken: bool = False
+) -> tuple[list[Pair], int]:
     """Normalised sentence pairs in file order, and the number of those left out.
 
     Pairs with an empty side and blank lines are left out.
@@ -107,17 +109,18 @@ def read_parallel_text(corpus: str, key: str = "task.corpus") -> tuple[list[Pair
         columns (further columns are ignored), between tabs; or ``A|B``, two files aligned line by
         line.
       key: key of the corpus in the configuration.
+      skip_broken: as of ``TextFile``.
 
     Raises:
       InputError: an unreadable file, a line without a tab, or files that are not aligned.
     """
-    placed, left_out = _placed_pairs(corpus, key)
+    placed, left_out = _placed_pairs(corpus, key, skip_broken)
     return [pair for _, pair in placed], left_out
 
 
-def _placed_pairs(corpus: str, key: str) -> tuple[list[Placed[Pair]], int]:
+def _placed_pairs(corpus: str, key: str, skip_broken: bool) -> tuple[list[Placed[Pair]], int]:
     """Pairs as above, each with its place."""
-    files = [TextFile(key, name) for name in corpus.split("|")]
+    files = [TextFile(key, name, skip_broken) for name in corpus.split("|")]
     if len(files) > 2:
         raise InputError(key, corpus, "more than two files", "Give one, or A|B")
     file, pairs = files[0], []
@@ -202,7 +205,7 @@ def _read_split(config: Config) -> tuple[SourceSplit, int]:
         for name, path in paths.items():
             with step():
                 if path:
-                    placed[name], empty = _placed_pairs(path, f"task.{name}")
+                    placed[name], empty = _placed_pairs(path, f"task.{name}", task["skip_broken"])
                     left_out += empty
                 elif name != "validation":
                     problem = "translation needs it, or the one file task.corpus"
@@ -326,7 +329,12 @@ class Translation(Task):
     score_key: ClassVar[str] = "bleu"
     trivial_key: ClassVar[str] = "bleu_copy"
     reads: ClassVar = frozenset(
-        {"task.reverse", "evaluation.bleu_tokenizer", *(f"task.{key}" for key in _OF_FILES)}
+        {
+            "task.reverse",
+            "task.skip_broken",
+            "evaluation.bleu_tokenizer",
+            *(f"task.{key}" for key in _OF_FILES),
+        }
     )
 
     model: Translator
@@ -391,7 +399,7 @@ class Translation(Task):
         if corpus == SYNTHETIC:
             return None
         sizes = _split_sizes(task)
-        text, left_out = read_parallel_text(corpus)
+        text, left_out = read_parallel_text(corpus, skip_broken=task["skip_broken"])
         return _split(config, text, sizes), left_out
 
     @classmethod

@@ -6,6 +6,7 @@ energy that a static pipeline spends.
 """
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.core.errors import InputError, rename_error_keys
+from collapipe_jax.core.errors import InputError, InputWarning, rename_error_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.control.queues import device_budget_floor_j
 from collapipe_jax.edge.cost.computing import (
@@ -63,6 +64,9 @@ _BERT_RATES = ((512, 6e-4), (1024, 1e-4), (math.inf, 3e-5))  # below a width
 _BERT_ADAPTER_RATE = 2e-3
 
 
+_SKIP_KEY = "task.skip_broken"
+
+
 class FineTuning(NamedTuple):
     """A run of fine-tuning."""
 
@@ -86,10 +90,18 @@ def fine_tuning(
     Raises:
       InputError: a folder or a file that cannot be read, or whose forms do not fit.
     """
-    given = dict(given or {})
+    with warnings.catch_warnings():
+        # The run reads the file again, and warns then.
+        warnings.simplefilter("ignore", InputWarning)
+        return _fine_tuning(model, data, test, lora, dict(given or {}))
+
+
+def _fine_tuning(model: str, data: str, test: str, lora: int, given: dict[str, Any]) -> FineTuning:
     with rename_error_keys({"file": "--model"}):
         sizes = read_published_sizes(model)
-    kind = given.get("task.kind") or _kind_of(sizes, TextFile("--data", data))
+    config, _ = read_values("classification", {k: v for k, v in given.items() if k == _SKIP_KEY})
+    skips = config.task.skip_broken
+    kind = given.get("task.kind") or _kind_of(sizes, TextFile("--data", data, skips))
     if kind not in (kinds := _KINDS[type(sizes)]):
         problem, remedy = "not of such a model", f"Give one of {', '.join(kinds)}"
         raise InputError("task.kind", kind, problem, remedy)

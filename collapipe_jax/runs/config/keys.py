@@ -259,6 +259,9 @@ LEARNING_KEYS: dict[str, Any] = {
         validation_samples=key(
             0, "samples of `train` drawn for validation; 0 is a tenth, 1000 at most"
         ),
+        skip_broken=key(
+            False, "leave broken lines of files out, with a warning; else they are refused"
+        ),
         text_column=key("", "column or key of texts; empty is `text`"),
         label_column=key("", "column or key of classes; empty is `category` or `label`"),
         tagged=key(

@@ -9,7 +9,7 @@ from support import tiny_corpora, tiny_run
 
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.learning.tasks.causal_lm import LanguageModelling
-from collapipe_jax.learning.tasks.classification import Classification
+from collapipe_jax.learning.tasks.classification import Classification, read_labelled_text
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.masked_lm import MaskedLanguageModelling
 from collapipe_jax.learning.tasks.sampling import take_validation, text_key, validation_size
@@ -260,3 +260,54 @@ def test_texts_that_training_has_are_counted_with_their_lines(tmp_path):
     assert "1 rows have a field with a line break in it (line 2 to 3)" in lines
     assert message.startswith("task.test = ")
     assert "2 of 3 texts are also in training (line 4, line 6)" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "broken", "place"),
+    [
+        ("classification", "train.csv", 'one,two,three,"more"\n', "columns"),
+        ("tagging", "train.conll", "\nalone\nAnna\tB-person\n\nNew\tI-place\n", "one column"),
+        ("translation", "train.tsv", "no tab here\n", "no tab"),
+        ("causal_lm", "train.jsonl", '{"text": 7}\nnot json\n', "7 where text"),
+    ],
+)
+def test_broken_lines_are_refused_or_left_out_by_a_key(tmp_path, kind, name, broken, place):
+    texts = {
+        "train.csv": "text,label\n" + "".join(f"one {n},a\ntwo {n},b\n" for n in range(20)),
+        "train.conll": "".join(
+            f"Anna\tB-person\nruns{n}\tO\n\nNew\tB-place\nYork{n}\tI-place\n\n" for n in range(20)
+        ),
+        "train.tsv": "".join(f"one {n}\tun {n}\n" for n in range(40)),
+        "train.jsonl": "".join(json.dumps({"text": f"one {n}"}) + "\n" for n in range(40)),
+    }
+    path = tmp_path / name
+    path.write_text(texts[name])
+    task = {"train": str(path), "test": str(path), "corpus": "", "validation_samples": 4}
+    reader = {
+        "classification": Classification,
+        "tagging": Tagging,
+        "translation": Translation,
+        "causal_lm": LanguageModelling,
+    }[kind]
+
+    def read(**options):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            sets = reader.read_corpus(tiny(kind, **task, **options).to_dict())
+        return sets, [str(each.message) for each in caught]
+
+    whole, before = read(skip_broken=True)
+    assert not any("left out" in message for message in before)
+    path.write_text(texts[name] + broken)
+    with pytest.raises(InputError, match=place):
+        read()
+    skipped, messages = read(skip_broken=True)
+    assert skipped == whole
+    assert sum("left out" in message and place in message for message in messages) == 2  # files
+
+
+def test_a_file_that_is_wrong_as_a_whole_is_refused_whatever_is_skipped(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("words,label\none,a\n")
+    with pytest.raises(InputError, match="no column text"):
+        read_labelled_text(TextFile("task.train", str(path), skip_broken=True))

@@ -255,7 +255,7 @@ ALL_TEXTS = ("task.seed", "seed", "task.vocabulary_size", "task.source_length")
 FILES = tuple(
     "task." + key for key in ("train", "validation", "test", "samples", "validation_samples")
 )
-LABELLED = (*FILES, "task.vocabulary", "task.lowercase", "task.labels")
+LABELLED = (*FILES, "task.skip_broken", "task.vocabulary", "task.lowercase", "task.labels")
 READS = {
     Translation: (
         *ALL_TEXTS,
