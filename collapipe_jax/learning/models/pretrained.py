@@ -5,6 +5,9 @@ PyTorch keeps the weights of a linear map as ``[outputs, inputs]``, we as ``[inp
 The layout has no place for n-grams, for a pooled mean and for learnt scores of pairs of tags. A
 model with one of these is written with another ``model_type`` and into another file, so no
 other program takes it for a BERT.
+
+DistilBERT (Sanh et al. 1910.01108) is a BERT without types of texts and without a pooler, under
+other names. It is read, and written as a BERT.
 """
 
 import functools
@@ -40,7 +43,8 @@ from collapipe_jax.learning.models.tensor_files import (
 
 _OWN_TYPE = "collapipe_bert"
 """``model_type`` of what the layout of BERT cannot express."""
-BERT_TYPES = ("bert", _OWN_TYPE)
+_DISTILLED_TYPE = "distilbert"
+BERT_TYPES = ("bert", _DISTILLED_TYPE, _OWN_TYPE)
 """``model_type`` of what is a BERT."""
 _OWN_WEIGHTS = "collapipe_bert.safetensors"
 """File of its tensors, which have the names of BERT where there are any."""
@@ -69,9 +73,37 @@ _REQUIRED: dict[str, tuple[object, ...]] = {
     "quantization_config": (None,),
 }
 
+DISTILLED_KEYS = {
+    "dim": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "n_layers": "num_hidden_layers",
+    "hidden_dim": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "activation": "hidden_act",
+}
+"""Keys of ``config.json`` of DistilBERT, and BERT's."""
+DISTILLED_NAMES = {
+    "transformer.layer": "encoder.layer",
+    "attention.q_lin": "attention.self.query",
+    "attention.k_lin": "attention.self.key",
+    "attention.v_lin": "attention.self.value",
+    "attention.out_lin": "attention.output.dense",
+    "sa_layer_norm": "attention.output.LayerNorm",
+    "ffn.lin1": "intermediate.dense",
+    "ffn.lin2": "output.dense",
+    "output_layer_norm": "output.LayerNorm",
+    "vocab_transform": "cls.predictions.transform.dense",
+    "vocab_layer_norm": "cls.predictions.transform.LayerNorm",
+    "vocab_projector": "cls.predictions.decoder",
+}
+"""Parts of the names of its tensors, and BERT's."""
+_DISTILLED_HEAD = "pre_classifier."  # before the classifier of texts, in place of the pooler
+
 _HEAD, _LANGUAGE = "classifier.", "cls.predictions."
 _TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout may have twice
 _TABLE = "embeddings.word_embeddings.weight"
+_TYPES = "embeddings.token_type_embeddings.weight"
 
 # Heads of pretraining and question answering, and the numbers 0 .. P - 1 that older versions
 # stored.
@@ -84,8 +116,9 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
 
     Reads checkpoints of ``BertModel`` and of the models that contain one as ``bert.``, whole or in
     shards, with ``gamma`` and ``beta`` for a norm's weight and bias in older ones. 16-bit numbers
-    become float32. Heads (``cls.*``, ``classifier.*``, ``qa_outputs.*``) and the buffer
-    ``embeddings.position_ids`` are not read; any other name that BERT does not have is an error.
+    become float32. A DistilBERT becomes a BERT with one type of texts. Heads (``cls.*``,
+    ``classifier.*``, ``qa_outputs.*``) and the buffer ``embeddings.position_ids`` are not read; any
+    other name that BERT does not have is an error.
 
     Args:
       directory: holds ``config.json``, and ``model.safetensors`` or its shards with
@@ -101,7 +134,7 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
     """
     directory = Path(directory)
     config, document = read_bert_config(directory / CONFIG)
-    tensors = _read_all(directory, document, (*_UNUSED, _HEAD))
+    tensors = _read_all(directory, document, (*_UNUSED, _HEAD, _DISTILLED_HEAD))
     return config, _fill(directory, config, tensors)
 
 
@@ -279,12 +312,17 @@ def _read_all(
     rename = functools.partial(_canonical, unused=unused)
     if document.get("model_type") == _OWN_TYPE:
         return read_tensors(directory / _OWN_WEIGHTS, rename)
-    return read_all(directory, rename)
+    tensors = read_all(directory, rename)
+    if document.get("model_type") == _DISTILLED_TYPE and _TABLE in tensors:
+        tensors[_TYPES] = np.zeros((1, tensors[_TABLE].shape[-1]), np.float32)
+    return tensors
 
 
 def _canonical(name: str, unused: tuple[str, ...]) -> str | None:
     """A tensor's name as ``BertModel`` has it today; None for what begins as an unused one."""
-    name = name.removeprefix("bert.")
+    name = name.removeprefix("bert.").removeprefix(f"{_DISTILLED_TYPE}.")
+    for theirs, ours in DISTILLED_NAMES.items():
+        name = name.replace(theirs, ours)
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     return None if name.startswith(unused) else name
@@ -295,12 +333,23 @@ def read_bert_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
 
     Keys that change the encoder's output are read, or refused where they are not supported.
     """
-    document = _read_json(path)
-    refuse_unsupported(path, document, _REQUIRED)
-    sizes = BERT.read_sizes(document)
-    with rename_error_keys(BERT.size_keys(path)):
-        config = BertConfig(**sizes, activation=_ACTIVATIONS[document.get("hidden_act", "gelu")])
+    document, blamed = _read_json(path), {}
+    if document.get("model_type") == _DISTILLED_TYPE:
+        renamed = {DISTILLED_KEYS.get(key, key): value for key, value in document.items()}
+        document = {"type_vocab_size": 1, **renamed}
+        blamed = {f"{path}: {ours}": f"{path}: {key}" for key, ours in DISTILLED_KEYS.items()}
+    with rename_error_keys(blamed):
+        refuse_unsupported(path, document, _REQUIRED)
+        sizes = BERT.read_sizes(document)
+        with rename_error_keys(BERT.size_keys(path)):
+            activation = _ACTIVATIONS[document.get("hidden_act", "gelu")]
+            config = BertConfig(**sizes, activation=activation)
     return config, document
+
+
+def is_distilled(directory: str | Path) -> bool:
+    """Whether a folder's names are those of DistilBERT."""
+    return _read_json(Path(directory) / CONFIG).get("model_type") == _DISTILLED_TYPE
 
 
 def _config_document(config: BertConfig) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from collapipe_jax.learning.models.config import (
 )
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.pretrained import (
+    is_distilled,
     label_settings,
     load_bert,
     load_labelling_bert,
@@ -291,9 +292,10 @@ class BertTask(Task):
 
     def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write adapters, head and vocabulary as PEFT lays them out, where it can read them."""
-        if self.pretrained_folder and _peft_reads(self.model):
+        folder_name = self.pretrained_folder
+        if folder_name and _peft_reads(self.model) and not is_distilled(folder_name):
             self.data.tokenizer.save_pretrained(Path(folder), self.length)
-            base = Path(self.pretrained_folder).absolute()
+            base = Path(folder_name).absolute()
             save_adapters(Path(folder), self.model.sizes, params, base, self._settings)
 
     @property

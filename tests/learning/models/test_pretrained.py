@@ -19,13 +19,16 @@ from support import GOLDEN
 from support.leaves_close import assert_same
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.bert import bert_encode, init_bert
+from collapipe_jax.learning.models.bert import MaskedBert, bert_encode, init_bert
 from collapipe_jax.learning.models.config import BertConfig
 from collapipe_jax.learning.models.layers import init_linear
 from collapipe_jax.learning.models.pretrained import (
+    DISTILLED_KEYS,
+    DISTILLED_NAMES,
     label_settings,
     load_bert,
     load_labelling_bert,
+    load_masked_bert,
     save_bert,
 )
 from collapipe_jax.learning.tasks.subwords import train_wordpiece
@@ -359,6 +362,80 @@ def test_the_stored_outputs_are_still_pytorchs(peers):
     with np.load(GOLDEN / "expected.npz") as golden:
         assert_real_tokens_equal(output.last_hidden_state, golden["hidden"], 1e-5)
         np.testing.assert_allclose(output.pooler_output, golden["pooled"], atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["", "ForMaskedLM", "ForTokenClassification"])
+def test_a_distilled_bert_computes_what_pytorch_does_and_goes_out_as_a_bert(peers, tmp_path, head):
+    torch, transformers = peers
+    torch.manual_seed(2)
+    sizes = {"vocab_size": len(TOKENS), "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24}
+    named = {"id2label": dict(enumerate("abc")), "label2id": {"a": 0, "b": 1, "c": 2}}
+    settings = transformers.DistilBertConfig(
+        **sizes, **named, max_position_embeddings=12, initializer_range=0.3, activation="relu"
+    )
+    model = getattr(transformers, f"DistilBert{head or 'Model'}")(settings).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    config, params = load_bert(tmp_path / "theirs")
+    assert (config.token_types, config.activation, "pooler" in params) == (1, "relu", False)
+    ids, mask = torch.tensor(IDS), torch.tensor(MASK.astype(int))
+    body = model if not head else model.distilbert
+    with torch.no_grad():
+        expected = body(input_ids=ids, attention_mask=mask).last_hidden_state
+        logits = model(input_ids=ids, attention_mask=mask)[0]
+    hidden, _ = encoded(params, config, jnp.asarray(IDS), jnp.asarray(MASK), None)
+    assert_real_tokens_equal(hidden, expected)
+    if head == "ForMaskedLM":
+        _, params = load_masked_bert(tmp_path / "theirs")
+        places = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
+        scores = MaskedBert(sizes=config).scores(params, hidden, places)
+        assert_real_tokens_equal(scores, logits)
+    elif head:
+        params = load_labelling_bert(tmp_path / "theirs").params
+        scores = hidden @ params["head"]["kernel"] + params["head"]["bias"][None, None]
+        assert_real_tokens_equal(scores, logits)
+    save_bert(tmp_path / "ours", config, load_bert(tmp_path / "theirs")[1])
+    again = transformers.BertModel.from_pretrained(tmp_path / "ours", add_pooling_layer=False)
+    with torch.no_grad():
+        back = again.eval()(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert_real_tokens_equal(back, expected)
+
+
+def test_a_distilled_classifier_starts_a_run_and_is_no_bert_with_labels(copy):
+    """The golden checkpoint under the names of DistilBERT, with its further layer of a head."""
+    spoken = {ours: theirs for theirs, ours in DISTILLED_NAMES.items()}
+
+    def renamed(tensors):
+        types = tensors.pop("embeddings.token_type_embeddings.weight")
+        tensors["embeddings.word_embeddings.weight"] += types[0]  # of all tokens
+        found = {"pre_classifier.weight": np.eye(16, dtype=np.float32)}
+        found |= {"classifier.weight": found["pre_classifier.weight"][:1]}
+        found |= {"classifier.bias": np.zeros(1, np.float32)}
+        for name, tensor in tensors.items():
+            if not name.startswith("pooler."):
+                for ours, theirs in spoken.items():
+                    name = name.replace(ours, theirs)
+                found[f"distilbert.{name}"] = tensor
+        return found
+
+    change_tensors(copy, renamed)
+    document = json.loads((copy / "config.json").read_text())
+    keys = {ours: theirs for theirs, ours in DISTILLED_KEYS.items()}
+    document = {keys.get(key, key): value for key, value in document.items()}
+    document |= {"model_type": "distilbert", "id2label": {"0": "a"}}
+    del document["type_vocab_size"]
+    (copy / "config.json").write_text(json.dumps(document))
+
+    config, params = load_bert(copy)
+    whole, expected = load_bert(GOLDEN)
+    assert config == dataclasses.replace(whole, token_types=1)
+    arguments = jnp.asarray(IDS), jnp.asarray(MASK), None
+    expected = encoded(expected, whole, *arguments)[0]
+    assert_real_tokens_equal(encoded(params, config, *arguments)[0], expected, 1e-5)
+    with pytest.raises(InputError, match="pre_classifier"):
+        load_labelling_bert(copy)
+    change_config(copy, activation="swish")
+    with pytest.raises(InputError, match="activation = 'swish'"):
+        load_bert(copy)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
