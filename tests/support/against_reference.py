@@ -2,10 +2,9 @@
 
 from functools import cache
 
-import jax
 import numpy as np
 
-from collapipe_jax.edge.cost.evaluate import evaluate
+from support.compiled import evaluate
 from support.random_networks import random_decision, random_network
 from support.reference_cost import NUMBERS, reference_cost
 from support.structs import as_decision, as_problem
@@ -13,11 +12,9 @@ from support.structs import as_decision, as_problem
 CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
 COMPARED = (*NUMBERS, "absent")
 
-evaluated = jax.jit(evaluate)
-
 
 def assert_equal_to_reference(network, decision, rtol=1e-9):
-    cost = evaluated(as_problem(network), as_decision(decision))
+    cost = evaluate(as_problem(network), as_decision(decision))
     expected = reference_cost(network, decision)
     for name in COMPARED:
         got = np.asarray(getattr(cost, name))

@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.solver.allocate import OPTIMAL
 from collapipe_jax.edge.solver.exhaustive import exhaustive
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems, random_problems, roomy
 
 

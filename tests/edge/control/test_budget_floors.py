@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from support.compiled import evaluate
 from support.random_networks import random_decision, random_network
 from support.random_problems import pick, plain_problems, random_problems
 from support.structs import as_decision
@@ -15,12 +16,10 @@ from collapipe_jax.edge.control.queues import (
     device_budget_floor_j,
     least_latency_s,
 )
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 
 CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
-evaluate_one = jax.jit(evaluate)
 
 
 def test_no_decision_spends_less_at_a_control_unit():
@@ -61,7 +60,7 @@ def test_the_shortest_round_is_approached_where_all_but_d2e_links_is_fast():
             link_overhead_s=jnp.zeros(()),
         ),
     )
-    latency_s = evaluate_one(problem, static_pipeline(problem, 12)).latency_s
+    latency_s = evaluate(problem, static_pipeline(problem, 12)).latency_s
     assert float(latency_s) == pytest.approx(float(least_latency_s(problem)), rel=0.02)
 
 
@@ -89,7 +88,7 @@ def test_the_control_unit_floor_is_reached_at_vanishing_power():
     for efficiency in (1.0, 0.35):
         radio = problem.radio.replace(amplifier_efficiency=jnp.float32(efficiency))
         problem = problem.replace(radio=radio)
-        spent = float(evaluate_one(problem, decision).energy_j[0, 0])
+        spent = float(evaluate(problem, decision).energy_j[0, 0])
         assert spent == pytest.approx(float(control_unit_floor_j(problem)[0]), rel=0.01)
 
 
@@ -97,7 +96,7 @@ def test_block_energy_is_what_a_block_adds():
     problem = pick(plain_problems(1, 1, DEVICES, BLOCKS), 0)
     decision = static_pipeline(problem, 3)
     decision = decision.replace(d2d_power_w=jnp.full((1, DEVICES + 1), 1e-10))
-    spent = np.asarray(evaluate_one(problem, decision).energy_j)[0, 1:]
+    spent = np.asarray(evaluate(problem, decision).energy_j)[0, 1:]
     expected = np.asarray(decision.segments * block_energy_j(problem))[0]
     np.testing.assert_allclose(spent, expected, rtol=0.02)
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from support.against_reference import assert_equal_to_reference, evaluated, flat, two_hop_case
+from support.against_reference import assert_equal_to_reference, flat, two_hop_case
+from support.compiled import evaluate
 from support.reference_cost import reference_cost
 from support.structs import as_decision, as_problem
 
@@ -106,7 +107,7 @@ def test_a_cluster_that_sits_out_costs_nothing_and_weighs_nothing():
     assert cost["absent"].tolist() == [False, True, False]
     assert cost["cluster_latency_s"][1] == 0
     assert not cost["energy_j"][1].any()
-    lost = evaluated(as_problem(network), as_decision(decision)).loss_probability
+    lost = evaluate(as_problem(network), as_decision(decision)).loss_probability
     assert lost[1] == 0  # though a loss would be infinite for want of a share
     assert lost[0] > 0
     network["learning"]["cluster_weight"] *= [2.0, 7.0, 2.0]  # only those present count

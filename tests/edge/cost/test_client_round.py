@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import control_unit_fl, evaluate, hierarchical_fl, splitfed, vanilla_fl
 from support.random_networks import random_network
 from support.random_problems import ENDS, pick, random_problems, with_ends
 from support.reference_links import hazard, spectral_efficiency
@@ -14,13 +15,6 @@ from support.structs import as_problem
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.client_round import client_model_bits, replica_links
 from collapipe_jax.edge.cost.decision import ClientDecision
-from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.policies.client_policies import (
-    control_unit_fl,
-    hierarchical_fl,
-    splitfed,
-    vanilla_fl,
-)
 
 
 def reference(network, samples, client_blocks, share, power_w, whole_model):

@@ -4,15 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate, violations
 from support.random_problems import pick, plain_problems, with_ends
 
-from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.feasibility import violations
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.registry import make_policy
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
-evaluate_one = jax.jit(evaluate)
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +29,8 @@ def with_idle(problem, power_w):
 @pytest.mark.parametrize("name", ["static_pipeline", "vanilla_fl", "splitfed", "hierarchical_fl"])
 def test_every_available_node_draws_idle_power_for_the_round(problem, name):
     decision = make_policy(name)(jax.random.key(0), problem)
-    plain = evaluate_one(problem, decision)
-    idle = evaluate_one(with_idle(problem, 0.4), decision)
+    plain = evaluate(problem, decision)
+    idle = evaluate(with_idle(problem, 0.4), decision)
     more_j = np.full((CLUSTERS, DEVICES + 1), 0.4 * float(plain.latency_s))
     more_j[0, -1] = 0.0
     np.testing.assert_allclose(idle.energy_j - plain.energy_j, more_j, rtol=1e-4)
@@ -46,7 +44,7 @@ def test_every_available_node_draws_idle_power_for_the_round(problem, name):
 def test_a_broken_round_has_no_number_that_is_none(problem, power_w):
     decision = static_pipeline(problem, 3)
     decision = decision.replace(d2e_power_w=decision.d2e_power_w.at[1].set(0.0))
-    cost = evaluate_one(with_idle(problem, power_w), decision)
+    cost = evaluate(with_idle(problem, power_w), decision)
     assert not np.isnan(cost.energy_j).any()
     assert np.isinf(cost.energy_j[1]).all()
     assert np.isinf(cost.energy_j[0, :-1]).all() == (power_w > 0)
@@ -60,7 +58,7 @@ def test_dssra_hurries_where_idle_nodes_are_expensive(problem):
     queue = 10.0 * problem.control.energy_queue
     problem = problem.replace(control=problem.control.replace(energy_queue=queue))
     decided = {power_w: decide(with_idle(problem, power_w)) for power_w in (0.0, 5.0)}
-    cost = {power_w: evaluate_one(with_idle(problem, 5.0), own) for power_w, own in decided.items()}
+    cost = {power_w: evaluate(with_idle(problem, 5.0), own) for power_w, own in decided.items()}
     assert float(cost[5.0].latency_s) < 0.99 * float(cost[0.0].latency_s)
     assert float(cost[5.0].objective) < float(cost[0.0].objective)
 
@@ -68,7 +66,7 @@ def test_dssra_hurries_where_idle_nodes_are_expensive(problem):
 @pytest.mark.slow
 def test_greedy_keeps_caps_with_idle_energy(problem):
     control = problem.control
-    reference_s = evaluate_one(problem, static_pipeline(problem, 3)).latency_s
+    reference_s = evaluate(problem, static_pipeline(problem, 3)).latency_s
     problem = with_idle(problem, 0.4).replace(
         control=control.replace(
             reference_latency_s=reference_s,
@@ -77,7 +75,7 @@ def test_greedy_keeps_caps_with_idle_energy(problem):
     )
     decide = jax.jit(lambda problem: make_policy("greedy")(jax.random.key(0), problem))
     decision = decide(problem)
-    cost = evaluate_one(problem, decision)
+    cost = evaluate(problem, decision)
     assert not any(jax.tree.leaves(violations(problem, decision)))
     assert float(cost.latency_s) <= float(reference_s)
     assert np.all(cost.energy_j <= 1.002 * problem.control.energy_budget_j)

@@ -12,10 +12,10 @@ from support.against_reference import (
     COMPARED,
     assert_equal_to_reference,
     base_case,
-    evaluated,
     flat,
     two_hop_case,
 )
+from support.compiled import evaluate
 from support.reference_cost import reference_cost, reference_violations
 from support.structs import as_decision, as_problem
 
@@ -100,7 +100,7 @@ def test_which_numbers_of_an_array_count(leaf, uncounted):
     network, decision = base_case()
 
     def total(net):
-        cost = evaluated(as_problem(net), as_decision(decision))
+        cost = evaluate(as_problem(net), as_decision(decision))
         return np.concatenate([np.ravel(getattr(cost, name)) for name in COMPARED])
 
     if uncounted is None:
@@ -176,13 +176,13 @@ def test_verdict_leaves_count_in_the_verdict_alone():
         ),
     }
     assert set(tight) == VERDICT_ONLY
-    before = evaluated(as_problem(network), as_decision(decision)).objective
+    before = evaluate(as_problem(network), as_decision(decision)).objective
     for leaf, (name, value) in tight.items():
         section, key = leaf.split(".")
         changed = copy.deepcopy(network)
         changed[section][key] = value
         assert verdict(changed, decision) == {name} == reference_violations(changed, decision)
-        assert evaluated(as_problem(changed), as_decision(decision)).objective == before
+        assert evaluate(as_problem(changed), as_decision(decision)).objective == before
 
 
 SWAPS = {

@@ -4,16 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems, with_ends
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.network.channel import with_attempts
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.allocate import allocate
-
-evaluate_one = jax.jit(evaluate)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +30,9 @@ def test_decisions_are_those_without_attempts_and_costs_have_them(problem, name)
     decide = jax.jit(lambda problem: make_policy(name)(jax.random.key(0), problem))
     decision = decide(problem)
     jax.tree.map(np.testing.assert_array_equal, decision, decide(with_law(problem, "counted")))
-    free = evaluate_one(problem, decision)
-    counted = evaluate_one(with_law(problem, "counted"), decision)
-    reliable = evaluate_one(with_law(problem, "reliable"), decision)
+    free = evaluate(problem, decision)
+    counted = evaluate(with_law(problem, "counted"), decision)
+    reliable = evaluate(with_law(problem, "reliable"), decision)
     for field in ("latency_s", "energy_j"):
         before, after, most = (getattr(cost, field) for cost in (free, counted, reliable))
         assert np.all(before <= after)

@@ -12,14 +12,13 @@ from support.against_reference import (
     DEVICES,
     assert_equal_to_reference,
     base_case,
-    evaluated,
     two_hop_case,
 )
+from support.compiled import evaluate
 from support.random_networks import random_decision, random_network, secure_section
 from support.reference_cost import reference_cost
 from support.structs import as_decision, as_problem
 
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.latency import flow_time_s
 
 
@@ -131,10 +130,10 @@ def test_the_gradient_is_that_of_the_reference_and_finite_where_nothing_is_sent(
 @pytest.mark.usefixtures("x64")
 def test_parts_add_up_and_shares_of_the_server_stay_unused():
     network, decision = two_hop_case()
-    cost = evaluated(as_problem(network), as_decision(decision))
+    cost = evaluate(as_problem(network), as_decision(decision))
     np.testing.assert_allclose(sum(cost.parts), cost.cluster_latency_s, 1e-12)
     decision["segments"][2] = 0
-    fewer = evaluated(as_problem(network), as_decision(decision))
+    fewer = evaluate(as_problem(network), as_decision(decision))
     decoder_s, fewer_s = cost.flows.forward_s[:, -1], fewer.flows.forward_s[:, -1]
     np.testing.assert_allclose(fewer_s[:2], decoder_s[:2], 1e-12)
     assert decoder_s[0] > 0
@@ -144,7 +143,7 @@ def test_parts_add_up_and_shares_of_the_server_stay_unused():
 def test_flows_are_the_stages_of_a_local_step_in_order():
     network, decision = two_hop_case()
     decision["segments"][2] = 0
-    cost = evaluated(as_problem(network), as_decision(decision))
+    cost = evaluate(as_problem(network), as_decision(decision))
     forward_s, backward_s = (np.asarray(flow) for flow in cost.flows)
     assert forward_s.shape == (CLUSTERS, 2 * DEVICES + 4)
     assert backward_s.shape == (CLUSTERS, 2 * DEVICES + 3)

@@ -4,16 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.edge.solver.allocate import allocate
 from collapipe_jax.edge.solver.exhaustive import enumerate_partitions, exhaustive
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
-evaluate_one = jax.jit(evaluate)
 
 
 def with_half_duplex(problem):
@@ -38,8 +37,8 @@ def by_hand_s(flow_s, first_hop, count):
 def test_a_local_step_by_hand(problem, segments):
     counts = jnp.array([4, 6])
     decision = with_equal_allocation(problem, jnp.array([segments, (1, 2, 2)]), counts)
-    cost = evaluate_one(with_half_duplex(problem), decision)
-    full = evaluate_one(problem, decision)
+    cost = evaluate(with_half_duplex(problem), decision)
+    full = evaluate(problem, decision)
     for name in ("energy_j", "loss_probability", "flows", "divergence", "compute_latency_s"):
         jax.tree.map(np.testing.assert_array_equal, getattr(cost, name), getattr(full, name))
     for n, count in enumerate((4, 6)):
@@ -51,8 +50,8 @@ def test_a_local_step_by_hand(problem, segments):
 
 def test_nothing_changes_without_a_second_micro_batch(problem):
     decision = with_equal_allocation(problem, jnp.array([[2, 1, 2], [1, 2, 2]]), jnp.ones(2))
-    half_s = evaluate_one(with_half_duplex(problem), decision).latency_s
-    np.testing.assert_allclose(half_s, evaluate_one(problem, decision).latency_s, rtol=1e-6)
+    half_s = evaluate(with_half_duplex(problem), decision).latency_s
+    np.testing.assert_allclose(half_s, evaluate(problem, decision).latency_s, rtol=1e-6)
 
 
 def test_between_full_duplex_and_twice_its_bottleneck():

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.moments import changed_blocks
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.cost.switching import Switching
@@ -19,7 +19,6 @@ from collapipe_jax.runs.config.system import build_system_params
 CLUSTERS, DEVICES, BLOCKS, BITS = 2, 3, 6, 5e6
 BEFORE = np.array([[2, 2, 2], [0, 6, 0]], np.int32)
 AFTER = np.array([[3, 3, 0], [1, 4, 1]], np.int32)
-evaluate_one = jax.jit(evaluate)
 
 
 def owners(segments):
@@ -51,9 +50,7 @@ def problem():
 def costs(problem):
     """A decision with the moments that it moves, and without."""
     decision = with_equal_allocation(problem, jnp.asarray(AFTER), jnp.full(CLUSTERS, 2))
-    return decision, *(
-        evaluate_one(after(problem, BEFORE, bits), decision) for bits in (BITS, None)
-    )
+    return decision, *(evaluate(after(problem, BEFORE, bits), decision) for bits in (BITS, None))
 
 
 def test_changed_blocks_by_their_owners():
@@ -111,7 +108,7 @@ def test_the_objective_charges_both(problem, costs):
 @pytest.mark.parametrize("before", [AFTER, 0 * AFTER])
 def test_who_stays_or_starts_moves_nothing(problem, costs, before):
     decision, _, free = costs
-    cost = evaluate_one(after(problem, before), decision)
+    cost = evaluate(after(problem, before), decision)
     jax.tree.map(lambda *leaves: np.testing.assert_allclose(*leaves, rtol=1e-6), cost, free)
 
 
@@ -120,7 +117,7 @@ def test_what_is_behind_a_dead_link_is_lost(problem, costs):
     decision, counted, free = costs
     gain = problem.radio.d2d_gain.at[0, 3].set(0.0)
     dead = problem.replace(radio=problem.radio.replace(d2d_gain=gain))
-    cost = evaluate_one(after(dead, BEFORE), decision)
+    cost = evaluate(after(dead, BEFORE), decision)
     assert np.isfinite(cost.latency_s)
     assert cost.energy_j[0, 3] == free.energy_j[0, 3]
     assert free.cluster_latency_s[0] < cost.cluster_latency_s[0] < counted.cluster_latency_s[0]

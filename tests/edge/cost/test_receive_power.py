@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems, with_ends
 from support.solver_checks import assert_as_good_as_exhaustive
 
 from collapipe_jax.edge.control.queues import control_unit_floor_j
 from collapipe_jax.edge.cost.client_round import client_model_bits, replica_links
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.dssra import dssra
@@ -17,7 +17,6 @@ from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.allocate import allocate
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
-evaluate_one = jax.jit(evaluate)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,8 @@ def silent(problem):
 def test_no_power_to_receive_is_nothing_at_all(problem, name):
     decide = jax.jit(lambda problem: make_policy(name)(jax.random.key(0), problem))
     decision = decide(silent(problem))
-    plain = evaluate_one(silent(problem), decision)
-    none = evaluate_one(with_power(problem, 0.0), decision)
+    plain = evaluate(silent(problem), decision)
+    none = evaluate(with_power(problem, 0.0), decision)
     jax.tree.map(lambda *leaves: np.testing.assert_allclose(*leaves, rtol=1e-6), plain, none)
 
 
@@ -48,8 +47,8 @@ def test_a_node_receives_while_others_send_to_it(problem):
     decision = static_pipeline(problem, 6)
     problem = problem.replace(radio=problem.radio.replace(amplifier_efficiency=jnp.ones(())))
     power_w = np.asarray(decision.d2d_power_w)
-    quiet = evaluate_one(silent(problem), decision)
-    cost = evaluate_one(with_power(problem, 0.5), decision)
+    quiet = evaluate(silent(problem), decision)
+    cost = evaluate(with_power(problem, 0.5), decision)
     received_s = (np.asarray(cost.energy_j) - np.asarray(quiet.energy_j)) / 0.5
     assert cost.latency_s == quiet.latency_s
     steps = float(problem.workload.local_steps) * np.asarray(decision.micro_batches)
@@ -72,8 +71,8 @@ def test_a_node_receives_while_others_send_to_it(problem):
 @pytest.mark.parametrize("name", ["vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"])
 def test_clients_receive_what_comes_down(problem, name, broadcast):
     decision = make_policy(name, broadcast=broadcast)(jax.random.key(0), problem)
-    quiet = evaluate_one(silent(problem), decision)
-    cost = evaluate_one(with_power(problem, 0.5), decision)
+    quiet = evaluate(silent(problem), decision)
+    cost = evaluate(with_power(problem, 0.5), decision)
     received_s = (np.asarray(cost.energy_j) - np.asarray(quiet.energy_j)) / 0.5
     times = cost.clients
     if name in ("vanilla_fl", "control_unit_fl"):
@@ -98,7 +97,7 @@ def test_clients_receive_what_comes_down(problem, name, broadcast):
 def test_a_broken_round_has_no_number_that_is_none(problem):
     decision = static_pipeline(problem, 3)
     decision = decision.replace(d2d_power_w=decision.d2d_power_w.at[1, 2].set(0.0))
-    cost = evaluate_one(with_power(problem, 0.4), decision)
+    cost = evaluate(with_power(problem, 0.4), decision)
     assert not np.isnan(cost.energy_j).any()
     assert np.isinf(cost.energy_j[1]).all()
     assert np.isfinite(cost.energy_j[0]).all()
@@ -111,7 +110,7 @@ def test_a_broken_round_of_clients_has_no_number_that_is_none(problem, name, pow
     radio = problem.radio
     gains = radio.d2e_gain.at[1].set(0.0), radio.d2d_gain.at[1].set(0.0)
     dead = problem.replace(radio=radio.replace(d2e_gain=gains[0], d2d_gain=gains[1]))
-    cost = evaluate_one(with_power(dead, power_w), decision)
+    cost = evaluate(with_power(dead, power_w), decision)
     assert not np.isnan(cost.energy_j).any()
     assert np.isinf(cost.energy_j[1]).all()
     assert np.isfinite(cost.energy_j[0]).all()
@@ -143,7 +142,7 @@ def test_dssra_finds_what_the_exhaustive_search_finds():
 def test_floors_of_control_units_hold_with_receive_power(problem):
     powered = with_power(problem, 0.3)
     least = allocate(powered, static_pipeline(powered, 6), 200).decision
-    cost = evaluate_one(powered, least)
+    cost = evaluate(powered, least)
     floor_j = np.asarray(control_unit_floor_j(powered))
     assert np.all(floor_j > np.asarray(control_unit_floor_j(silent(problem))))
     assert np.all(cost.energy_j[:, 0] >= floor_j * (1 - 1e-5))
@@ -153,9 +152,9 @@ def test_floors_of_control_units_hold_with_receive_power(problem):
 def test_greedy_takes_receiving_off_its_caps(problem):
     control = problem.control
     decide = jax.jit(lambda problem: make_policy("greedy", 6)(jax.random.key(0), problem))
-    static = evaluate_one(silent(problem), static_pipeline(problem, 6))
+    static = evaluate(silent(problem), static_pipeline(problem, 6))
     budget_j = 3.0 * static.energy_j
     powered = with_power(problem, 0.02).replace(control=control.replace(energy_budget_j=budget_j))
-    cost = evaluate_one(powered, decide(powered))
+    cost = evaluate(powered, decide(powered))
     assert np.isfinite(cost.latency_s)
     assert np.mean(np.asarray(cost.energy_j) <= 1.05 * np.asarray(budget_j)) > 0.8

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
+from support.compiled import evaluate, splitfed, vanilla_fl
 from support.random_problems import pick, plain_problems, random_problems, with_ends
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
 from collapipe_jax.edge.cost.client_round import client_latency_s, sends
 from collapipe_jax.edge.cost.convergence import lossless_divergence
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
@@ -19,14 +19,12 @@ from collapipe_jax.edge.network.channel import (
     with_attempts,
     with_least_attempts,
 )
-from collapipe_jax.edge.policies.client_policies import splitfed, vanilla_fl
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.policies.greedy import greedy
 from collapipe_jax.edge.policies.registry import POLICIES, make_policy
 from collapipe_jax.edge.solver.allocate import BROKEN
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
-evaluate_one = jax.jit(evaluate)
 
 
 def made_reliable(problem, threshold=1.0):
@@ -45,8 +43,8 @@ def problem():
 
 def test_nothing_is_lost_and_every_time_grows(problem):
     decision = static_pipeline(problem, 6)
-    free = evaluate_one(problem, decision)
-    cost = evaluate_one(made_reliable(problem), decision)
+    free = evaluate(problem, decision)
+    cost = evaluate(made_reliable(problem), decision)
     assert np.all(cost.loss_probability == 0)
     everyone = jnp.ones(CLUSTERS, bool)
     least = lossless_divergence(problem.learning, problem.workload.batch, everyone)
@@ -65,8 +63,8 @@ def test_without_a_threshold_one_attempt_is_enough(problem, name):
     decision = make_policy(name, shares="equal")(jax.random.key(0), problem)
     jax.tree.map(
         np.testing.assert_array_equal,
-        evaluate_one(perfect, decision),
-        evaluate_one(made_reliable(problem, 0.0), decision),
+        evaluate(perfect, decision),
+        evaluate(made_reliable(problem, 0.0), decision),
     )
 
 
@@ -120,8 +118,8 @@ def test_a_link_whose_attempts_overflow_is_a_dead_one(problem, link):
         decision = decision.replace(d2e_power_w=decision.d2e_power_w.at[1].multiply(1e-5))
     else:
         decision = decision.replace(d2d_power_w=decision.d2d_power_w.at[1, 1].multiply(1e-5))
-    cost = evaluate_one(reliable, decision)
-    assert np.isfinite(evaluate_one(problem, decision).latency_s)
+    cost = evaluate(reliable, decision)
+    assert np.isfinite(evaluate(problem, decision).latency_s)
     for leaf in jax.tree.leaves(cost.replace(parts=0, flows=0)):
         assert not np.any(np.isnan(leaf))
     assert np.isinf(cost.cluster_latency_s[1])
@@ -134,7 +132,7 @@ def test_a_link_whose_attempts_overflow_is_a_dead_one(problem, link):
 def test_every_policy_decides_with_reliable_links(problem, name):
     problem = made_reliable(with_ends(problem))
     decide = jax.jit(lambda problem: make_policy(name)(jax.random.key(0), problem))
-    cost = evaluate_one(problem, decide(problem))
+    cost = evaluate(problem, decide(problem))
     assert np.isfinite(cost.latency_s)
     assert np.all(cost.loss_probability == 0)
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.against_reference import assert_equal_to_reference, base_case, evaluated, flat
+from support.against_reference import assert_equal_to_reference, base_case, flat
+from support.compiled import evaluate
 from support.random_networks import secure_section
 from support.random_problems import with_ends
 from support.reference_cost import reference_cost
@@ -96,7 +97,7 @@ def test_clients_send_masked_models_to_the_base_station(name):
     plain, own = client_problem(), secure_section()
     decision = make_policy(name)(jax.random.key(0), plain)
     secure = plain.replace(secure_aggregation=secure_exchange())
-    before, after = (evaluated(each, decision) for each in (plain, secure))
+    before, after = (evaluate(each, decision) for each in (plain, secure))
     work, links = plain.workload, client_links(plain, decision)
     bits = float(decision.client_blocks * work.block_param_bits + work.embedding_param_bits)
     bits += float(work.ends.decoder_param_bits) if decision.whole_model else 0.0
@@ -124,7 +125,7 @@ def test_clients_send_masked_models_to_the_base_station(name):
 @pytest.mark.slow
 def test_shares_of_clients_still_end_a_round_together():
     problem = client_problem().replace(secure_aggregation=secure_exchange())
-    cost = evaluated(problem, make_policy("vanilla_fl")(jax.random.key(0), problem))
+    cost = evaluate(problem, make_policy("vanilla_fl")(jax.random.key(0), problem))
     latency_s = sum(cost.clients)
     np.testing.assert_allclose(latency_s, latency_s.max(), rtol=1e-3)
 
@@ -133,7 +134,7 @@ def test_shares_of_clients_still_end_a_round_together():
 def test_floors_contain_what_every_decision_spends():
     network, decision = secure_case()
     problem, plain = as_problem(network), as_problem(base_case()[0])
-    cost = evaluated(problem, as_decision(decision))
+    cost = evaluate(problem, as_decision(decision))
     assert (control_unit_floor_j(problem) < cost.energy_j[:, 0]).all()
     assert (control_unit_floor_j(problem) > control_unit_floor_j(plain)).all()
     assert least_latency_s(plain) < least_latency_s(problem) < cost.latency_s
@@ -145,5 +146,5 @@ def test_decisions_see_the_price():
     plain = as_problem(base_case()[0])
     secure = plain.replace(secure_aggregation=secure_exchange())
     own, other = (make_policy("dssra")(jax.random.key(0), each) for each in (secure, plain))
-    assert evaluated(secure, own).objective < evaluated(secure, other).objective
-    assert evaluated(plain, other).objective < evaluated(plain, own).objective
+    assert evaluate(secure, own).objective < evaluate(secure, other).objective
+    assert evaluate(plain, other).objective < evaluate(plain, own).objective

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, random_problems
 from support.tiny_system import tiny_params
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.cost.switching import Switching, SwitchingParams, moved_encoders

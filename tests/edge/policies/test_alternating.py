@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 from support.compilations import compiles
+from support.compiled import evaluate
 from support.random_problems import random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, static_pipelines
 from collapipe_jax.edge.policies.alternating import KNOBS, alternate, alternating

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import plain_problems
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.baselines import titanic
 from collapipe_jax.edge.policies.registry import at_best_micro_batches, make_policy

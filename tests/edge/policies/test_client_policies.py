@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compiled import (
+    control_unit_fl,
+    evaluate,
+    hierarchical_fl,
+    splitfed,
+    vanilla_fl,
+    violations,
+)
 from support.random_problems import pick, plain_problems, random_problems, with_ends
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.client_round import client_memory_bytes
-from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.feasibility import violations
-from collapipe_jax.edge.policies.client_policies import (
-    control_unit_fl,
-    hierarchical_fl,
-    split_batch,
-    splitfed,
-    vanilla_fl,
-)
+from collapipe_jax.edge.policies.client_policies import split_batch
 
 split = jax.jit(split_batch)
 

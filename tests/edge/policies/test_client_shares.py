@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import brentq
+from support.compiled import control_unit_fl, evaluate, hierarchical_fl, splitfed, vanilla_fl
 from support.random_problems import pick, random_problems, with_ends
 
 from collapipe_jax.edge.cost.client_round import (
@@ -13,15 +14,10 @@ from collapipe_jax.edge.cost.client_round import (
     client_links,
     sends,
 )
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.policies.client_policies import (
-    control_unit_fl,
     equal_shares,
-    hierarchical_fl,
     min_max_shares,
     reliable_shares,
-    splitfed,
-    vanilla_fl,
 )
 
 POLICIES = [vanilla_fl, splitfed, control_unit_fl, hierarchical_fl]

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import compiles
+from support.compiled import evaluate
 from support.random_problems import pick, random_problems, to_batch_last, with_unusable_links
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.alternating import alternating

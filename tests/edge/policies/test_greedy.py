@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import compiles
+from support.compiled import evaluate
 from support.random_problems import plain_problems, random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks, violations
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.greedy import greedy, relax_infeasible_budgets

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 from support.compilations import compiles
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems, random_problems, stack
 
 from collapipe_jax.edge.cost.decision import active_nodes
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible, usable_blocks
 from collapipe_jax.edge.policies.baselines import log_ways, random_composition, random_policy
 from collapipe_jax.edge.solver.exhaustive import compositions, enumerate_partitions

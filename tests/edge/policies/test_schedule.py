@@ -5,10 +5,10 @@ import functools
 import jax
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.policies.registry import POLICIES, make_policy

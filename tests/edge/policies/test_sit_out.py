@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems, with_ends
 
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.policies.registry import POLICIES, make_policy
 
 BLIND = [name for name, entry in POLICIES.items() if "deadline" in entry.options]

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
+from support.compiled import evaluate
 from support.random_problems import pick, random_problems, roomy
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import active_nodes
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.solver.allocate import (

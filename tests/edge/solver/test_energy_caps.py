@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import make_decision
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.round_terms import air_energy_j, node_energy_j, round_terms
 from collapipe_jax.edge.solver.allocate import descend_jointly

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible, usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.policies.alternating import alternating

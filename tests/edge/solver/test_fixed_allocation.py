@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_problems import random_problems
 
 from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.edge.cost.decision import decision_allocation, fill_idle
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline

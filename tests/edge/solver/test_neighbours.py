@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.compiled import evaluate
 from support.random_problems import pick, plain_problems, random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.computing import device_memory_bytes
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.edge.policies.dssra import dssra

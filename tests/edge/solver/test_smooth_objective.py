@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import evaluate
 from support.random_allocations import (
     central_differences,
     random_coupling,
@@ -15,7 +16,6 @@ from support.random_allocations import (
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, interference_w
 from collapipe_jax.edge.network.channel import RATE_LAWS
