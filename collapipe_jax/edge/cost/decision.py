@@ -23,7 +23,7 @@ PerMove = Float[Array, "2 K N *batch"]
 """Of parameters, collected from a device and distributed to it."""
 CrossGain = Float[Array, "J N J N *#batch"]
 ActiveNodes = Bool[Array, "J N *batch"]
-Segments = Num[Array, "N K *batch"]
+Segments = Num[Array, "K N *batch"]
 MicroBatches = Num[Array, "N *batch"]
 Broadcast = Float[Array, "..."]
 """Of any shape that broadcasts with the others'."""
@@ -125,9 +125,18 @@ def participates(segments: Num[Array, "*any K"]) -> Bool[Array, "*any"]:
     return jnp.sum(segments, axis=-1) > 0
 
 
-def active_nodes(segments: Num[Array, "*any K"]) -> Bool[Array, "*any K+1"]:
-    """Nodes that compute: devices with blocks, and the control unit of a participating cluster."""
-    return jnp.concatenate([participates(segments)[..., None], segments > 0], axis=-1)
+def active_nodes(segments: Num[Array, "..."], axis: int = -1) -> Bool[Array, "..."]:
+    """Nodes that compute: devices with blocks, and the control unit of a participating cluster.
+
+    Devices are along an axis, and so are nodes, which are one more.
+    """
+    takes_part = jnp.sum(segments, axis=axis, keepdims=True) > 0
+    return jnp.concatenate([takes_part, segments > 0], axis=axis)
+
+
+def decision_partition(decision: Decision) -> tuple[Segments, MicroBatches]:
+    """Segments, nodes first, and micro-batches of a decision."""
+    return jnp.swapaxes(decision.segments, 0, 1), decision.micro_batches
 
 
 def decision_allocation(decision: Decision) -> Allocation:
@@ -156,7 +165,7 @@ def make_decision(
     """A decision from its partition and its allocation with powers in watts, 0 where idle."""
     allocation = fill_idle(allocation, active, 0.0)
     return Decision(
-        segments=segments.astype(jnp.int32),
+        segments=jnp.swapaxes(segments, 0, 1).astype(jnp.int32),
         micro_batches=micro_batches.astype(jnp.int32),
         d2d_share=jnp.swapaxes(allocation.d2d_share, 0, 1),
         d2d_power_w=jnp.swapaxes(allocation.d2d_power, 0, 1),

@@ -10,6 +10,7 @@ from collapipe_jax.edge.cost.decision import (
     ClientDecision,
     Decision,
     decision_allocation,
+    decision_partition,
     fill_idle,
 )
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
@@ -55,7 +56,7 @@ def evaluate(problem: RoundProblem, decision: Decision | ClientDecision) -> Roun
 
 
 def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    fixed = fix_partition(problem, *decision_partition(decision))
     # At 1 where idle, entries without use stay finite.
     allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
     terms = round_terms(fixed, allocation)

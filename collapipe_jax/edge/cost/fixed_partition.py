@@ -30,6 +30,7 @@ from collapipe_jax.edge.cost.decision import (
     PerNode,
     PerRound,
     Segments,
+    active_nodes,
 )
 from collapipe_jax.edge.cost.moments import Moments, leaving_cost, moved_moments
 from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
@@ -105,9 +106,8 @@ def fix_partition(
 ) -> FixedPartition:
     """Coefficients of a round, with or without batch axes, whose partition is fixed."""
     work, radio, learning = problem.workload, problem.radio, problem.learning
-    segments = jnp.moveaxis(segments, 1, 0)
-    participates = jnp.sum(segments, axis=0) > 0
-    active = jnp.concatenate([participates[None], segments > 0])
+    active = active_nodes(segments, axis=0)
+    participates = active[0]
     samples = work.batch / micro_batches
 
     def per_cluster(value):

@@ -11,19 +11,22 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.core.batch_axis import batch_last, max_nodes
+from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.decision import Allocation, Decision
+from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
-from collapipe_jax.edge.cost.objective import round_objective
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.cost.static_pipeline import static_pipelines
 from collapipe_jax.edge.solver.allocate import Solution, certified, descend_jointly
-from collapipe_jax.edge.solver.fixed_allocation import best_micro_batches, best_segments
-from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights
+from collapipe_jax.edge.solver.fixed_allocation import (
+    Candidates,
+    best_micro_batches,
+    best_segments,
+    candidate_of,
+    exact_objective,
+)
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
-from collapipe_jax.edge.solver.variables import to_allocation, to_logs
+from collapipe_jax.edge.solver.variables import to_allocation
 
 KNOBS = ("segments", "micro_batches", "shares", "powers")
 """Parts of a decision, in the order of their turns."""
@@ -37,19 +40,10 @@ _FREE = {"shares": (True, False, True, False), "powers": (False, True, False, Tr
 """Fields of an allocation that move in a turn."""
 
 
-class _Point(NamedTuple):
-    """A decision on its way."""
-
-    segments: Array  # ``[N, K, R]``
-    micro_batches: Array  # ``[N, R]``
-    logs: Allocation  # logarithms of shares and powers
-    weights: Weights  # of the maxima
-
-
 class _State(NamedTuple):
     """Loop carry."""
 
-    point: _Point
+    point: Candidates  # without the axis of candidates
     objective: Array  # ``[R]``
     settled: Array  # whether the last turn changed nothing, ``[R]``
     turn: Array
@@ -92,15 +86,9 @@ def alternate(
     problem: RoundProblem, start: Decision, decides: Sequence[str], turns: int | Array
 ) -> Solution:
     """Turns from a decision, until no network changes; with batch axes."""
-    fixed = fix_partition(problem, start.segments, start.micro_batches)
-    number = fixed.hop_bits.dtype
-    point = _Point(
-        segments=start.segments.astype(number),
-        micro_batches=start.micro_batches.astype(number),
-        logs=to_logs(fixed, start),
-        weights=initial_weights(fixed),
-    )
-    objective = _objective(problem, point)
+    fixed = fix_partition(problem, *decision_partition(start))
+    point = candidate_of(fixed, start)
+    objective = exact_objective(fixed, point.logs)
     state = _State(point, objective, jnp.zeros(objective.shape, bool), jnp.zeros((), int))
 
     def goes_on(state):
@@ -126,7 +114,8 @@ def _turn(problem: RoundProblem, state: _State, decides: Sequence[str]) -> _Stat
         point = point._replace(micro_batches=count)
     if masks := [free for knob, free in _FREE.items() if knob in decides]:
         point = _descend(problem, point, masks)
-    objective = _objective(problem, point)
+    fixed = fix_partition(problem, point.segments, point.micro_batches)
+    objective = exact_objective(fixed, point.logs)
     falls = ~state.settled & (objective < state.objective)
     return _State(
         point=jax.tree.map(lambda new, old: jnp.where(falls, new, old), point, state.point),
@@ -136,7 +125,7 @@ def _turn(problem: RoundProblem, state: _State, decides: Sequence[str]) -> _Stat
     )
 
 
-def _descend(problem: RoundProblem, point: _Point, masks: Sequence[tuple]) -> _Point:
+def _descend(problem: RoundProblem, point: Candidates, masks: Sequence[tuple]) -> Candidates:
     """Gradient steps of some variables, then of others, by one loop that is compiled once."""
     fixed = fix_partition(problem, point.segments, point.micro_batches)
 
@@ -150,13 +139,6 @@ def _descend(problem: RoundProblem, point: _Point, masks: Sequence[tuple]) -> _P
     return point._replace(logs=logs, weights=weights)
 
 
-def _fixed_numbers(problem: RoundProblem, point: _Point) -> tuple[Array, Array, Allocation]:
+def _fixed_numbers(problem: RoundProblem, point: Candidates) -> tuple[Array, Array, Allocation]:
     fixed = fix_partition(problem, point.segments, point.micro_batches)
     return point.segments, point.micro_batches, to_allocation(fixed, point.logs)
-
-
-def _objective(problem: RoundProblem, point: _Point) -> Array:
-    """Drift plus penalty, ``[R]``."""
-    fixed = fix_partition(problem, point.segments, point.micro_batches)
-    terms = round_terms(fixed, to_allocation(fixed, point.logs))
-    return round_objective(fixed.costs, max_nodes(terms.cluster_latency_s), terms.cluster_cost)

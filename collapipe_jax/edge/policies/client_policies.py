@@ -27,6 +27,7 @@ from collapipe_jax.edge.cost.decision import (
     ClientDecision,
     Decision,
     decision_allocation,
+    decision_partition,
     fill_idle,
     participates,
 )
@@ -137,7 +138,7 @@ def _worst_client_sinr(problem: RoundProblem, decision: ClientDecision) -> Float
 def _worst_sinr(problem: RoundProblem, decision: Decision) -> Float[Array, " N"]:
     """Least SINR of the messages that a micro-batch needs, of every cluster."""
     with jax.numpy_rank_promotion("allow"):
-        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+        fixed = fix_partition(problem, *decision_partition(decision))
         allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
         sinr = link_sinrs(fixed, allocation, received_interference_w(fixed, allocation))
         hop = jnp.min(jnp.where(fixed.active, sinr.hop, jnp.inf), axis=(0, 1))

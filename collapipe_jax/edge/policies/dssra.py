@@ -18,8 +18,7 @@ from collapipe_jax.core.batch_axis import batch_last, improve_in_chunks, in_chun
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import gain_to_next
 from collapipe_jax.edge.cost.computing import set_capacity
-from collapipe_jax.edge.cost.decision import Decision
-from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.decision import Decision, decision_partition
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -29,16 +28,15 @@ from collapipe_jax.edge.solver.active_sets import candidate_sets
 from collapipe_jax.edge.solver.allocate import Solution, allocate_batch, certified
 from collapipe_jax.edge.solver.fixed_allocation import (
     Candidates,
-    best_micro_batches,
-    best_segments,
-    nan_to_inf,
+    Start,
+    at_falling_powers,
+    candidate_of,
+    exact_objective,
     repeat,
     starting_candidates,
     with_candidate_axis,
-    with_last,
 )
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
-from collapipe_jax.edge.solver.variables import to_allocation, to_logs
 
 DEFAULT_SEARCH = SearchConfig()
 
@@ -138,10 +136,9 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
 
     def start(problem):
         static = static_pipelines(problem, micro_batches)
-        candidate = jax.tree.map(
-            lambda leaf: leaf[..., 0, :], starting_candidates(problem, static, 1)
-        )
-        objective = nan_to_inf(jax.vmap(evaluate, -1, -1)(problem, static).objective)
+        fixed = fix_partition(problem, *decision_partition(static))
+        candidate = candidate_of(fixed, static)
+        objective = exact_objective(fixed, candidate.logs)
         return _Best(candidate, objective, moved=jnp.zeros(objective.shape, bool))
 
     state = jnp.zeros((), int), in_chunks(start)(problem)
@@ -169,16 +166,15 @@ def _search_once(
     queue = problem.control.energy_queue
 
     def start():
-        static = _static_pipeline(problem, column["linked"], column["micro_batches"])
-        candidates = starting_candidates(problem, static, config.candidates)
-        return jax.lax.cond(number == 0, lambda: with_other(candidates, static), lambda: candidates)
-
-    def with_other(candidates, static):
+        sets = linked_devices(problem)
+        used = (column["linked"] < 0) | sets[column["linked"]]
+        static = _static_pipeline(problem, used, column["micro_batches"])
         if problem.switching is None:
-            other = _best_partition(problem, static)
+            other = _static_pipeline(problem, sets[1], 8)
         else:
             other = _previous_partition(problem, micro_batches)
-        return with_last(candidates, starting_candidates(problem, other, 1))
+        starts = *at_falling_powers(static, config.candidates - 1), Start(other)
+        return starting_candidates(problem, starts)
 
     def take_turn(turn, state):
         candidates, before = state
@@ -209,15 +205,9 @@ def _column(name: str, micro_batches: int) -> list:
     return [default[name] if value is None else value for value in values]
 
 
-def _static_pipeline(problem: RoundProblem, linked: Array, micro_batches: Array) -> Decision:
-    """That on one of the sets of :func:`linked_devices`, or on all devices if ``linked < 0``."""
-    memory_bytes = problem.compute.memory_bytes
-    used = jax.lax.cond(
-        linked < 0,
-        lambda: jnp.ones(memory_bytes.shape, bool),
-        lambda: linked_devices(problem)[linked],
-    )
-    compute = problem.compute.replace(memory_bytes=memory_bytes * used)
+def _static_pipeline(problem: RoundProblem, used: Array, micro_batches: Array | int) -> Decision:
+    """That on some of the devices, ``[N, K, R]``."""
+    compute = problem.compute.replace(memory_bytes=problem.compute.memory_bytes * used)
     return static_pipelines(problem.replace(compute=compute), micro_batches)
 
 
@@ -229,15 +219,6 @@ def _same_partition(one: Candidates, other: Candidates) -> Array:
     """Whether all clusters have the same segments and micro-batches, ``[R]``."""
     segments = jnp.all(one.segments == other.segments, axis=(0, 1))
     return segments & jnp.all(one.micro_batches == other.micro_batches, axis=0)
-
-
-def _best_partition(problem: RoundProblem, start: Decision) -> Decision:
-    """The start with its best segments, then micro-batches, for its own shares and powers."""
-    fixed = fix_partition(problem, start.segments, start.micro_batches)
-    allocation = to_allocation(fixed, to_logs(fixed, start))
-    segments = best_segments(problem, start.segments, start.micro_batches, allocation)
-    count = best_micro_batches(problem, segments, start.micro_batches, allocation)
-    return start.replace(segments=segments, micro_batches=count)
 
 
 LEAST_USEFUL_SNR = 1e-5

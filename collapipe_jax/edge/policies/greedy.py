@@ -31,11 +31,12 @@ from collapipe_jax.edge.solver.energy_caps import (
 )
 from collapipe_jax.edge.solver.fixed_allocation import (
     Candidates,
+    Start,
+    at_falling_powers,
     join,
     starting_candidates,
     take,
     with_candidate_axis,
-    with_last,
 )
 from collapipe_jax.edge.solver.joint_search import Incumbent, SearchConfig, propose_partitions
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
@@ -146,16 +147,12 @@ def _starting_candidates(
     problem: RoundProblem, relaxed: RoundProblem, micro_batches: int, count: int
 ) -> Candidates:
     """The static pipeline, then pipelines of blocks that the relaxed budgets pay for."""
-
-    def start(decision, count):
-        return starting_candidates(relaxed, decision, count, fix_capped_partition)
-
     affordable = static_pipelines(relaxed, micro_batches)
-    candidates = start(affordable, count)
+    starts = at_falling_powers(affordable, count)
+    starts[0] = Start(static_pipelines(problem, micro_batches))
     if problem.switching is not None:
-        candidates = with_last(candidates, start(previous_partition(relaxed, affordable), 1))
-    others = jax.tree.map(lambda leaf: leaf[..., 1:, :], candidates)
-    return join(start(static_pipelines(problem, micro_batches), 1), others)
+        starts[-1] = Start(previous_partition(relaxed, affordable))
+    return starting_candidates(relaxed, starts, fix_capped_partition)
 
 
 def _optimise(relaxed: RoundProblem, candidates: Candidates, steps: Array) -> Candidates:

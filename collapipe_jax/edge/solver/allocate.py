@@ -17,6 +17,7 @@ from collapipe_jax.edge.cost.decision import (
     PerCluster,
     PerRound,
     Segments,
+    decision_partition,
     make_decision,
 )
 from collapipe_jax.edge.cost.evaluate import evaluate
@@ -283,11 +284,11 @@ def allocate(problem: RoundProblem, decision: Decision, steps: int = 200) -> Sol
 
 def allocate_batch(problem: RoundProblem, decision: Decision, steps: int) -> Solution:
     """:func:`allocate` with batch axes; the best point of the descent, without the start."""
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    partition = decision_partition(decision)
+    fixed = fix_partition(problem, *partition)
     start, weights = to_logs(fixed, decision), initial_weights(fixed)
     descent = descend_jointly(fixed, start, weights, steps, with_evaluation=True)
     assert descent.evaluation is not None
-    partition = decision.segments, decision.micro_batches
     return certified(fixed, *partition, descent.logs, descent.evaluation)
 
 

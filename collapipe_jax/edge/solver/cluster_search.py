@@ -17,7 +17,12 @@ from jax import Array
 from collapipe_jax.core.batch_axis import batch_last, fusion_barrier, sum_nodes
 from collapipe_jax.edge.cost.chain import at_next_active
 from collapipe_jax.edge.cost.computing import set_capacity
-from collapipe_jax.edge.cost.decision import Allocation, Decision, active_nodes
+from collapipe_jax.edge.cost.decision import (
+    Allocation,
+    Decision,
+    active_nodes,
+    decision_partition,
+)
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs, links_at, round_links
@@ -44,6 +49,7 @@ from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.fixed_allocation import (
     Candidates,
     FixPartition,
+    candidate_of,
     repeat,
     with_candidate_axis,
 )
@@ -53,7 +59,7 @@ from collapipe_jax.edge.solver.smooth_objective import (
     coupled_latency_cost,
     coupled_objective,
 )
-from collapipe_jax.edge.solver.variables import to_allocation, to_logs
+from collapipe_jax.edge.solver.variables import to_allocation
 
 _FILLED_SETS = 8
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""
@@ -69,11 +75,11 @@ _LEAST_COST, _LARGEST_COST = 1e-30, 1e37
 class ClusterCandidates(NamedTuple):
     """Candidates of every cluster."""
 
-    segments: Array  # ``[C, K, N, R]``
-    micro_batches: Array  # ``[C, N, R]``
-    log_share: Array  # an estimate to start from, ``[C, J, N, R]``
+    segments: Array  # ``[K, N, C, R]``
+    micro_batches: Array  # ``[N, C, R]``
+    log_share: Array  # an estimate to start from, ``[J, N, C, R]``
     log_power: Array  # over its maximum, likewise
-    cost: Array  # estimated, infinite where there is no candidate, ``[C, N, R]``
+    cost: Array  # estimated, infinite where there is no candidate, ``[N, C, R]``
 
 
 def search_clusters(
@@ -105,8 +111,11 @@ def search_clusters(
         linear, share = _linear_costs(wide, tentative, others, ranked, step)
         return _fill(wide, others, ranked, linear, share, step, _capacity(wide, ranked, step))
 
-    found = jax.lax.map(of_choice, choices)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    def side_by_side(leaf):
+        by_set = jnp.moveaxis(leaf, 0, -3)
+        return by_set.reshape(*by_set.shape[:-3], -1, by_set.shape[-1])
+
+    return jax.tree.map(side_by_side, jax.lax.map(of_choice, choices))
 
 
 def diverse(found: ClusterCandidates, count: int) -> ClusterCandidates:
@@ -116,30 +125,30 @@ def diverse(found: ClusterCandidates, count: int) -> ClusterCandidates:
     of one set with all its numbers would miss the best set.
     """
     found = cheapest(found, 3 * count)
-    bits = 2.0 ** jnp.arange(found.segments.shape[1])
-    active_set = jnp.sum(jnp.where(found.segments > 0, bits[:, None, None], 0.0), axis=1)
-    place = jnp.arange(active_set.shape[0])
-    is_cheaper = (place[:, None] > place)[..., None, None]
-    cheaper = jnp.sum(is_cheaper & (active_set[:, None] == active_set[None]), axis=1)
+    bits = 2.0 ** jnp.arange(found.segments.shape[0])[:, None, None, None]
+    active_set = jnp.sum(jnp.where(found.segments > 0, bits, 0.0), axis=0)
+    place = jnp.arange(active_set.shape[1])
+    is_cheaper = (place[:, None] > place)[..., None]
+    cheaper = jnp.sum(is_cheaper & (active_set[:, :, None] == active_set[:, None]), axis=2)
     behind = jnp.maximum(found.cost, _LARGEST_COST)  # infinite where there is no candidate
     return found._replace(cost=jnp.where(cheaper < _OF_A_SET, found.cost, behind))
 
 
 def cheapest(found: ClusterCandidates, count: int) -> ClusterCandidates:
     """Candidates of least cost, best first; as many as there are if those are fewer."""
-    index = _first(found.cost, min(count, found.cost.shape[0]))
+    return _least(found, found.cost, count)
+
+
+def _least(tree, cost: Array, count: int):
+    """What every cluster has ``[..., N, C, R]`` at its least costs ``[N, C, R]``, least first."""
+    ranked = jax.lax.top_k(-jnp.swapaxes(cost, 1, 2), min(count, cost.shape[1]))[1]
+    index = jnp.swapaxes(ranked, 1, 2)
 
     def take(leaf):
-        wide = index.reshape(index.shape[0], *[1] * (leaf.ndim - index.ndim), *index.shape[1:])
-        return jnp.take_along_axis(leaf, wide, axis=0)
+        wide = index.reshape(*[1] * (leaf.ndim - index.ndim), *index.shape)
+        return jnp.take_along_axis(leaf, wide, axis=-2)
 
-    return jax.tree.map(take, found)
-
-
-def _first(cost: Array, count: int) -> Array:
-    """Indices of the least costs along the first axis. ``[A, N, R] -> [count, N, R]``."""
-    ranked = jax.lax.top_k(-jnp.moveaxis(cost, 0, -1), count)[1]
-    return jnp.moveaxis(ranked, -1, 0)
+    return jax.tree.map(take, tree)
 
 
 def _capacity(problem: RoundProblem, sets: RankedSets, step: StepCosts) -> Array:
@@ -155,14 +164,7 @@ def _select(sets: RankedSets, capacity: Array, blocks: int) -> RankedSets:
     member = sets.active[1:].astype(capacity.dtype)
     fits = (sum_nodes(member * capacity) >= blocks) & (sum_nodes(member) <= blocks)
     cost = jnp.where(fits, jnp.nan_to_num(sets.cost, nan=jnp.inf), jnp.inf)
-    index = _first(jnp.moveaxis(cost, 1, 0), min(_FILLED_SETS, cost.shape[1]))
-    index = jnp.moveaxis(index, 0, 1)
-
-    def take(leaf):
-        wide = jnp.broadcast_to(index, (*leaf.shape[:-3], *index.shape))
-        return jnp.take_along_axis(leaf, wide, axis=-2)
-
-    return jax.tree.map(take, sets)
+    return _least(sets, cost, _FILLED_SETS)
 
 
 def _linear_costs(
@@ -179,7 +181,7 @@ def _linear_costs(
     share = _narrowed_shares(problem, active, full_sinr, step, share)
     max_power_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
     power_w = jnp.where(active, sets.power * max_power_w, 0.0)
-    segments = jnp.swapaxes(active[1:], 0, 1).astype(step.block_s.dtype)
+    segments = active[1:].astype(step.block_s.dtype)
     micro_batches = jnp.broadcast_to(step.micro_batches, active.shape[1:])
     fixed = fix_partition(problem.replace(switching=None), segments, micro_batches)
     allocation = tentative._replace(d2d_share=share, d2d_power=power_w)
@@ -248,11 +250,11 @@ def _fill(
     blocks, active = problem.workload.blocks, sets.active[1:]
     segments, cost = fill_sets(linear, active, capacity, blocks, step.latency_per_s, cost_of)
     return ClusterCandidates(
-        segments=jnp.moveaxis(segments, 2, 0),
-        micro_batches=jnp.moveaxis(jnp.broadcast_to(step.micro_batches, cost.shape), 1, 0),
-        log_share=jnp.moveaxis(jnp.log(share), 2, 0),
-        log_power=jnp.moveaxis(jnp.log(sets.power), 2, 0),
-        cost=jnp.moveaxis(cost, 1, 0),
+        segments=segments,
+        micro_batches=jnp.broadcast_to(step.micro_batches, cost.shape),
+        log_share=jnp.log(share),
+        log_power=jnp.log(sets.power),
+        cost=cost,
     )
 
 
@@ -271,7 +273,7 @@ def _within_range(cost: Array) -> Array:
 class Neighbours(NamedTuple):
     """Neighbours of every cluster, ``J = K (K - 1) + C``; its own partition if impossible."""
 
-    segments: Array  # ``[N, K, J, R]``
+    segments: Array  # ``[K, N, J, R]``
     micro_batches: Array  # ``[N, J, R]``
     possible: Array  # booleans, likewise
 
@@ -281,24 +283,24 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
 
     Args:
       problem: with batch axis ``[R]``.
-      segments: ``[N, K, R]``.
+      segments: ``[K, N, R]``.
       micro_batches: ``[N, R]``.
     """
     work, own, number = problem.workload, segments[:, :, None], micro_batches[:, None]
-    moves, choices = _moves(segments.shape[1]), work.micro_batch_choices.astype(number.dtype)
-    change = np.pad(moves, ((0, 0), (0, len(choices))))[:, :, None]
+    moves, choices = _moves(segments.shape[0]), work.micro_batch_choices.astype(number.dtype)
+    change = np.pad(moves, ((0, 0), (0, len(choices))))[:, None, :, None]
     moved = own + jnp.asarray(change, own.dtype)
     stays = jnp.repeat(number, moves.shape[1], axis=1)
     others = jnp.broadcast_to(choices, (len(number), *choices.shape))
     changed = jnp.concatenate([stays, others], axis=1)
 
-    memory_bytes = problem.compute.memory_bytes[:, :, None]
-    capacity = set_capacity(work, memory_bytes, changed[:, None], moved > 0, axis=1)
+    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)[:, :, None]
+    capacity = set_capacity(work, memory_bytes, changed, moved > 0, axis=0)
     fits = (moved >= 0) & (moved <= capacity)
-    differs = jnp.any(moved != own, axis=1) | (changed != number)
-    possible = jnp.all(fits, axis=1) & differs & jnp.any(own > 0, axis=1)
+    differs = jnp.any(moved != own, axis=0) | (changed != number)
+    possible = jnp.all(fits, axis=0) & differs & jnp.any(own > 0, axis=0)
     return Neighbours(
-        segments=jnp.where(possible[:, None], moved, own),
+        segments=jnp.where(possible, moved, own),
         micro_batches=jnp.where(possible, changed, number),
         possible=possible,
     )
@@ -319,9 +321,9 @@ def inherited_allocation(own: Candidates, segments: Array) -> Allocation:
 
     Args:
       own: the decision, without an axis of candidates.
-      segments: ``[N, K, C, R]``.
+      segments: ``[K, N, C, R]``.
     """
-    before, after = _active(own.segments), _active(segments)
+    before, after = active_nodes(own.segments, axis=0), active_nodes(segments, axis=0)
     share = jnp.where(before, jnp.exp(own.logs.d2d_share), 0.0)
     total = jnp.sum(share, axis=0)
     mean = total / jnp.maximum(jnp.sum(before, axis=0), 1)
@@ -334,11 +336,6 @@ def inherited_allocation(own: Candidates, segments: Array) -> Allocation:
     return repeat(own.logs, segments.shape[2])._replace(
         d2d_share=jnp.where(after, log_share, 0.0), d2d_power=jnp.where(after, log_power, 0.0)
     )
-
-
-def _active(segments: Array) -> Array:
-    """Active nodes first, of segments ``[N, K, ...]``."""
-    return jnp.moveaxis(active_nodes(jnp.moveaxis(segments, 1, -1)), -1, 0)
 
 
 def neighbour_candidates(
@@ -366,11 +363,11 @@ def neighbour_candidates(
     cost = _within_range(cost)
     choices = problem.workload.micro_batch_choices
     return ClusterCandidates(
-        segments=jnp.transpose(others.segments, (2, 1, 0, 3)),
-        micro_batches=jnp.swapaxes(others.micro_batches, 0, 1).astype(choices.dtype),
-        log_share=jnp.moveaxis(logs.d2d_share, 2, 0),
-        log_power=jnp.moveaxis(logs.d2d_power, 2, 0),
-        cost=jnp.swapaxes(jnp.where(others.possible, cost, jnp.inf), 0, 1),
+        segments=others.segments,
+        micro_batches=others.micro_batches.astype(choices.dtype),
+        log_share=logs.d2d_share,
+        log_power=logs.d2d_power,
+        cost=jnp.where(others.possible, cost, jnp.inf),
     )
 
 
@@ -389,10 +386,9 @@ def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int =
 
 
 def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int) -> Array:
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    partition = decision.segments, decision.micro_batches
-    own = Candidates(*partition, to_logs(fixed, decision), initial_weights(fixed))
-    others = neighbours(problem, *partition)
+    fixed = fix_partition(problem, *decision_partition(decision))
+    own = candidate_of(fixed, decision)
+    others = neighbours(problem, own.segments, own.micro_batches)
     clusters, count = others.possible.shape[:2]
     changes = jnp.repeat(jnp.eye(clusters, dtype=bool), count, axis=1)[..., None]  # [N, N C, 1]
 
@@ -400,7 +396,7 @@ def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int)
         every = jnp.tile(others, (*[1] * (others.ndim - 2), clusters, 1))
         return jnp.where(changes, every, own[..., None, :])
 
-    segments = of_changed(others.segments, own.segments, changes[:, None])
+    segments = of_changed(others.segments, own.segments, changes)
     micro_batches = of_changed(others.micro_batches, own.micro_batches, changes)
     logs = inherited_allocation(own, segments)
     fixed = fix_partition(with_candidate_axis(problem), segments, micro_batches)

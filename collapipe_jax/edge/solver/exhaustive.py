@@ -21,7 +21,7 @@ from jax import Array
 from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import set_capacity
-from collapipe_jax.edge.cost.decision import Allocation, Decision
+from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_partition
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -171,7 +171,7 @@ class _Found(NamedTuple):
 @jax.jit
 def _point_of(problem: RoundProblem, decision: Decision) -> _Point:
     def find(problem, decision):
-        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+        fixed = fix_partition(problem, *decision_partition(decision))
         return _Point(to_logs(fixed, decision), initial_weights(fixed))
 
     return batch_last(find)(problem, decision)
@@ -181,7 +181,7 @@ def _point_of(problem: RoundProblem, decision: Decision) -> _Point:
 @functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, None))
 def _solve(problem, segments: Array, micro_batches: Array, start: _Point, steps: Array) -> _Found:
     def solve(problem, segments, micro_batches, start, steps):
-        partition = segments, micro_batches
+        partition = jnp.swapaxes(segments, 0, 1), micro_batches
         fixed = fix_partition(problem, *partition)
 
         def descend(point: _Point, steps):
@@ -280,6 +280,6 @@ def bound_clusters(
         latency_s = found.evaluation.cluster_latency_s
         return ClusterBounds(bound, latency_s, _Point(found.logs, found.weights))
 
-    segments = jnp.broadcast_to(segments, (problem.clusters, problem.devices))
+    segments = jnp.broadcast_to(segments[:, None], (problem.devices, problem.clusters))
     micro_batches = jnp.broadcast_to(micro_batches, (problem.clusters,))
     return batch_last(solve)(problem, segments, micro_batches, weights, bandwidth_cost)

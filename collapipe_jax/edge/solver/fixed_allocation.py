@@ -5,19 +5,19 @@ that falls idle only takes interference away. So every cluster has candidates, w
 and other costs each, and the best combination of them is found exactly.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.core.batch_axis import sum_nodes
+from collapipe_jax.core.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.edge.cost.computing import pass_times, set_capacity
-from collapipe_jax.edge.cost.decision import Allocation, Decision
+from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w, round_links
-from collapipe_jax.edge.cost.objective import unit_costs
+from collapipe_jax.edge.cost.objective import round_objective, unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.network.channel import sinr_at_hazard
@@ -48,12 +48,12 @@ def best_segments(
 
     Args:
       problem: with batch axis ``[R]``.
-      segments: of the decision so far, ``[N, K, R]``.
+      segments: of the decision so far, ``[K, N, R]``.
       micro_batches: ``[N, R]``.
       allocation: shares and powers in watts.
 
     Returns:
-      Segments ``[N, K, R]``, of no larger objective.
+      Segments ``[K, N, R]``, of no larger objective.
     """
     fixed = fix_partition(problem, segments, micro_batches)
     active, linear = _subsets(problem, fixed, micro_batches, allocation)
@@ -82,9 +82,8 @@ def best_segments(
     latency_s = jnp.concatenate([own.cluster_latency_s[None], latency_s])
     cost = jnp.concatenate([own.cluster_cost[None], cost])
     choice = best_combination(per_s, latency_s, cost, jnp.zeros_like(micro_batches, int))
-    filled = jnp.concatenate([jnp.swapaxes(segments, 0, 1)[None], filled.astype(segments.dtype)])
-    chosen = jnp.take_along_axis(filled, choice[None, None], axis=0)[0]
-    return jnp.swapaxes(chosen, 0, 1)
+    filled = jnp.concatenate([segments[None], filled.astype(segments.dtype)])
+    return jnp.take_along_axis(filled, choice[None, None], axis=0)[0]
 
 
 def _subsets(
@@ -100,7 +99,7 @@ def _subsets(
     wide, given, received_w, count = with_candidate_axis(
         (problem, allocation, received_w, micro_batches)
     )
-    one_each = jnp.swapaxes(subsets, 0, 1).astype(own.hop_bits.dtype)
+    one_each = subsets.astype(own.hop_bits.dtype)
     count_each = jnp.broadcast_to(count, subsets.shape[1:])
     fixed = fix_partition(wide.replace(switching=None), one_each, count_each)
     terms = round_terms(fixed, given, links=round_links(fixed, given, received_w))
@@ -122,9 +121,9 @@ def best_micro_batches(
     held = jnp.broadcast_to(held, (*segments.shape[:2], *choices.shape))
     fixed = fix_partition(wide, held, jnp.broadcast_to(choices, shape))
     terms = round_terms(fixed, given)
-    memory_bytes = problem.compute.memory_bytes[:, :, None]
-    capacity = set_capacity(problem.workload, memory_bytes, choices, held > 0, axis=1)
-    fits = jnp.all(held <= capacity, axis=1)
+    memory_bytes = jnp.swapaxes(wide.compute.memory_bytes, 0, 1)
+    capacity = set_capacity(problem.workload, memory_bytes, choices, held > 0, axis=0)
+    fits = jnp.all(held <= capacity, axis=0)
     latency_s = jnp.moveaxis(jnp.where(fits, terms.cluster_latency_s, jnp.inf), 1, 0)
     cost = jnp.moveaxis(jnp.where(fits, terms.cluster_cost, jnp.inf), 1, 0)
     own = jnp.argmin(jnp.abs(choices[:, None] - micro_batches), axis=0)
@@ -194,7 +193,7 @@ FixPartition = Callable[[RoundProblem, Array, Array], FixedPartition]
 class Candidates(NamedTuple):
     """Candidate decisions."""
 
-    segments: Array  # whole numbers, ``[N, K, C, R]``
+    segments: Array  # whole numbers, ``[K, N, C, R]``
     micro_batches: Array  # ``[N, C, R]``
     logs: Allocation  # logarithms of shares and powers, each ``[..., C, R]``
     weights: Weights  # of the maxima, likewise
@@ -210,23 +209,52 @@ def repeat(tree, count: int):
     return jax.tree.map(lambda leaf: jnp.repeat(leaf[..., None, :], count, axis=-2), tree)
 
 
-def starting_candidates(
-    problem: RoundProblem, decision: Decision, count: int, fix: FixPartition = fix_partition
-) -> Candidates:
-    """One partition with all powers at different levels; the decision itself is the first."""
-    fixed = fix(problem, decision.segments, decision.micro_batches)
-    logs = repeat(to_logs(fixed, decision), count)
-    levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
-    number = logs.d2d_power.dtype
-    logs = logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None])
-    narrowed = _narrow_shares(repeat(fixed, count), logs)
-    is_first = jnp.arange(count)[:, None] == 0
+def candidate_of(fixed: FixedPartition, decision: Decision) -> Candidates:
+    """A decision, with or without an axis of candidates, whose partition is fixed."""
+    segments, micro_batches = decision_partition(decision)
+    number = fixed.hop_bits.dtype
     return Candidates(
-        segments=repeat(decision.segments, count).astype(number),
-        micro_batches=repeat(decision.micro_batches, count).astype(number),
-        logs=jax.tree.map(lambda old, new: jnp.where(is_first, old, new), logs, narrowed),
-        weights=repeat(initial_weights(fixed), count),
+        segments=segments.astype(number),
+        micro_batches=micro_batches.astype(number),
+        logs=to_logs(fixed, decision),
+        weights=initial_weights(fixed),
     )
+
+
+class Start(NamedTuple):
+    """A decision to start from."""
+
+    decision: Decision
+    power: float = 1.0  # factor on all powers
+
+
+def at_falling_powers(decision: Decision, count: int) -> list[Start]:
+    """A decision as it is, then at lower and lower powers."""
+    return [Start(decision, _START_POWERS[i % len(_START_POWERS)]) for i in range(count)]
+
+
+def starting_candidates(
+    problem: RoundProblem, starts: Sequence[Start], fix: FixPartition = fix_partition
+) -> Candidates:
+    """Starts side by side; those at lower powers with shares that most messages survive."""
+    stacked = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves, axis=-2), *(start.decision for start in starts)
+    )
+    fixed = fix(with_candidate_axis(problem), *decision_partition(stacked))
+    candidates, power = candidate_of(fixed, stacked), jnp.array([start.power for start in starts])
+    logs = candidates.logs
+    lower = logs._replace(d2d_power=logs.d2d_power + jnp.log(power)[:, None])
+    narrowed = _narrow_shares(fixed, lower)
+    as_it_is = power[:, None] == 1.0
+    return candidates._replace(
+        logs=jax.tree.map(lambda old, new: jnp.where(as_it_is, old, new), logs, narrowed)
+    )
+
+
+def exact_objective(fixed: FixedPartition, logs: Allocation) -> Array:
+    """Drift plus penalty at logarithms of shares and powers, infinite where a message is lost."""
+    terms = round_terms(fixed, to_allocation(fixed, logs))
+    return round_objective(fixed.costs, max_nodes(terms.cluster_latency_s), terms.cluster_cost)
 
 
 def _narrow_shares(fixed: FixedPartition, logs: Allocation) -> Allocation:
@@ -270,11 +298,6 @@ def join(first, second):
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-2), first, second)
 
 
-def with_last(candidates: Candidates, last: Candidates) -> Candidates:
-    """Candidates with a single other one in the last place."""
-    return join(jax.tree.map(lambda leaf: leaf[..., :-1, :], candidates), last)
-
-
 def mix(candidates: Candidates, choices: Array, cluster_weight: Array) -> Candidates:
     """Candidates whose clusters come from different ones.
 
@@ -293,7 +316,7 @@ def mix(candidates: Candidates, choices: Array, cluster_weight: Array) -> Candid
     # The axis of clusters of every leaf, with candidates and realisations behind it.
     logs, weights = candidates.logs, candidates.weights
     return Candidates(
-        segments=pick(candidates.segments, 0),
+        segments=pick(candidates.segments, 1),
         micro_batches=pick(candidates.micro_batches, 0),
         logs=Allocation(
             d2d_share=pick(logs.d2d_share, 1),

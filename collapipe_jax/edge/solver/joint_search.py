@@ -56,7 +56,7 @@ class SearchConfig(NamedTuple):
       starts: of ``dssra``, at least. Small networks have more anyway.
     """
 
-    allocation_steps: tuple[int, ...] = (20, 20, 20, 20, 60)
+    allocation_steps: tuple[int, ...] = (20, 20, 20, 40, 60)
     candidates: int = 3
     cluster_candidates: int = 8
     cluster_steps: int | Array = 8
@@ -155,13 +155,13 @@ def _either(
 ) -> ClusterCandidates:
     """One list of candidates or the other; the shorter ends with some of infinite cost."""
     one, other = jax.jit(one), jax.jit(other)  # each traced once, for its shapes and for its branch
-    count = max(jax.eval_shape(each).cost.shape[0] for each in (one, other))
+    count = max(jax.eval_shape(each).cost.shape[1] for each in (one, other))
 
     def padded(found):
-        missing = count - found.cost.shape[0]
+        missing = count - found.cost.shape[1]
 
         def pad(leaf, with_value):
-            widths = [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]
+            widths = [*[(0, 0)] * (leaf.ndim - 2), (0, missing), (0, 0)]
             return jnp.pad(leaf, widths, constant_values=with_value)
 
         filled = jax.tree.map(lambda leaf: pad(leaf, 0), found)
@@ -172,21 +172,18 @@ def _either(
 
 def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
     """Candidates of every cluster by itself; the last is its own partition."""
-    count, possible = found.cost.shape[0], jnp.isfinite(found.cost)
-    own_segments = jnp.swapaxes(incumbent.segments, 0, 1)
-    segments = jnp.where(possible[:, None], found.segments, own_segments)
-    micro_batches = jnp.where(possible, found.micro_batches, incumbent.micro_batches)
+    count, possible = found.cost.shape[1], jnp.isfinite(found.cost)
+    own = with_candidate_axis((incumbent.segments, incumbent.micro_batches, incumbent.logs))
     others = (
-        jnp.moveaxis(segments, (0, 2), (2, 0)),
-        jnp.moveaxis(micro_batches, 0, 1),
+        jnp.where(possible, found.segments, own[0]),
+        jnp.where(possible, found.micro_batches, own[1]),
         Allocation(
-            d2d_share=jnp.moveaxis(found.log_share, 0, -2),
-            d2d_power=jnp.moveaxis(found.log_power, 0, -2),
+            d2d_share=found.log_share,
+            d2d_power=found.log_power,
             d2e_share=repeat(incumbent.logs.d2e_share, count),
             d2e_power=repeat(incumbent.logs.d2e_power, count),
         ),
     )
-    own = with_candidate_axis((incumbent.segments, incumbent.micro_batches, incumbent.logs))
     segments, micro_batches, logs = join(others, own)
     return Candidates(segments, micro_batches, logs, incumbent.weights)
 
@@ -194,7 +191,7 @@ def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
 def _are_own(candidates: Candidates) -> Array:
     """Candidates of every cluster with the partition of its last one, ``[N, C, R]``."""
     segments, micro_batches = candidates.segments, candidates.micro_batches
-    same_segments = jnp.all(segments == segments[:, :, -1:], axis=1)
+    same_segments = jnp.all(segments == segments[:, :, -1:], axis=0)
     return same_segments & (micro_batches == micro_batches[:, -1:])
 
 

@@ -20,7 +20,7 @@ from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.core.compilation import compile_for_now
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import device_memory_bytes
-from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.decision import Decision, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
@@ -85,7 +85,7 @@ def limit_multipliers(problem: RoundProblem, decision: Decision) -> LimitMultipl
 
 
 def _multipliers(problem, decision, start) -> LimitMultipliers:
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    fixed = fix_partition(problem, *decision_partition(decision))
     active, first = fixed.active, to_logs(fixed, start)
     weights = descend_jointly(fixed, first, initial_weights(fixed), _STEPS).weights
     logs = to_logs(fixed, decision)

@@ -22,6 +22,7 @@ from collapipe_jax.edge.cost.decision import (
     Allocation,
     Decision,
     active_nodes,
+    decision_partition,
     make_decision,
     participates,
 )
@@ -81,17 +82,17 @@ def solve_with_scipy(
 def fix(problem: RoundProblem, decision: Decision) -> FixedPartition:
     """The partition of a decision, its allocation aside."""
     with jax.numpy_rank_promotion("allow"):
-        return fix_partition(problem, decision.segments, decision.micro_batches)
+        return fix_partition(problem, *decision_partition(decision))
 
 
 @jax.jit
 def decision_at(fixed: FixedPartition, decision: Decision, logs: Allocation) -> Decision:
     """The decision at logarithms that may leave the limits by a little, brought inside."""
-    segments, micro_batches = decision.segments, decision.micro_batches
+    partition = decision_partition(decision)
     inside = jax.tree.map(lambda leaf: jnp.minimum(leaf, 0.0), logs)
     with jax.numpy_rank_promotion("allow"):
         allocation = to_allocation(fixed, inside)
-        found = make_decision(segments, micro_batches, allocation, fixed.active)
+        found = make_decision(*partition, allocation, fixed.active)
     d2d_total = jnp.sum(found.d2d_share, axis=1, keepdims=True)
     return found.replace(
         d2d_share=found.d2d_share / jnp.maximum(d2d_total, 1.0),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.random_problems import random_rounds, to_batch_last
 
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.decision import Allocation, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.round_terms import round_terms
 
@@ -22,7 +22,7 @@ def draw():
 
 
 def fixed_of(problem, decision):
-    return fix_partition(problem, decision.segments, decision.micro_batches)
+    return fix_partition(problem, *decision_partition(decision))
 
 
 def allocation_of(fixed):

@@ -9,7 +9,7 @@ from support.random_problems import random_rounds, to_batch_last
 from support.reference_links import interference_w as interference_by_loops
 from support.structs import as_problem
 
-from collapipe_jax.edge.cost.decision import decision_allocation
+from collapipe_jax.edge.cost.decision import decision_allocation, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, interference_w, round_links
 
@@ -20,7 +20,7 @@ SEGMENTS = np.array([[0, 2, 0, 4], [0, 0, 0, 0], [3, 0, 1, 2]])
 
 def received_w(network, segments, d2d_power_w):
     """Interference at every node, ``[N, P]``."""
-    fixed = jax.jit(fix_partition)(as_problem(network), segments, np.full(3, 2))
+    fixed = jax.jit(fix_partition)(as_problem(network), segments.T, np.full(3, 2))
     power_w = jnp.where(fixed.active, jnp.asarray(d2d_power_w).T, 0.0)
     return np.asarray(interference_w(fixed.cross_gain, power_w)).T
 
@@ -57,7 +57,7 @@ def test_interference_is_the_same_over_small_and_large_batches(batch):
 
 
 def links_of(problem, decision):
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    fixed = fix_partition(problem, *decision_partition(decision))
     allocation = decision_allocation(decision)
     received = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
     return fixed.active, received, round_links(fixed, allocation)

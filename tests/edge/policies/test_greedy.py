@@ -9,12 +9,13 @@ from support.compiled import evaluate
 from support.random_problems import plain_problems, random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks, violations
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.greedy import greedy, relax_infeasible_budgets
 from collapipe_jax.edge.solver.allocate import NO_CLUSTER
 from collapipe_jax.edge.solver.energy_caps import fix_capped_partition
-from collapipe_jax.edge.solver.fixed_allocation import starting_candidates
+from collapipe_jax.edge.solver.fixed_allocation import candidate_of
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
@@ -201,9 +202,8 @@ def test_slopes_under_caps_are_those_of_the_smooth_objective():
 
     @quick_jit
     def slopes():
-        candidates = starting_candidates(problem, static, 1, fix_capped_partition)
-        own = jax.tree.map(lambda leaf: leaf[..., 0, :], candidates)
-        fixed = fix_capped_partition(problem, static.segments, static.micro_batches)
+        fixed = fix_capped_partition(problem, *decision_partition(static))
+        own = candidate_of(fixed, static)
 
         def at(logs, fixed):
             return evaluate_allocation(fixed, logs, own.weights)

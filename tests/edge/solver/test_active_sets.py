@@ -66,8 +66,7 @@ def sets_of(problem, coupling, members):
 @quick_jit
 def sinrs_at_full_power(problem, coupling, members):
     """SINRs of hops on the whole band, from the round's own stages."""
-    segments = jnp.swapaxes(members, 0, 1).astype(float)
-    fixed = fix_partition(problem, segments, jnp.full(segments.shape[:1] + segments.shape[2:], 2.0))
+    fixed = fix_partition(problem, members.astype(float), jnp.full(members.shape[1:], 2.0))
     limit_w = jnp.swapaxes(problem.radio.d2d_power_max_w, 0, 1)
     power_w = jnp.broadcast_to(limit_w, fixed.active.shape)
     one = jnp.ones_like(power_w)

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from support.random_problems import random_rounds, to_batch_last
 
+from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.solver.fixed_allocation import (
+    at_falling_powers,
     join,
     mix,
     repeat,
     starting_candidates,
     take,
     with_candidate_axis,
-    with_last,
 )
 from collapipe_jax.edge.solver.variables import to_logs
 
@@ -29,18 +30,21 @@ def some():
 
 @pytest.fixture(scope="module")
 def starts(some, batch_axis_last):
-    return jax.jit(starting_candidates, static_argnums=2)(*some, COUNT)
+    problem, decision = some
+    return jax.jit(lambda p, d: starting_candidates(p, at_falling_powers(d, COUNT)))(
+        problem, decision
+    )
 
 
 def test_the_first_start_is_the_decision_and_the_others_its_partition(some, starts):
     problem, decision = some
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    fixed = fix_partition(problem, *decision_partition(decision))
     logs = to_logs(fixed, decision)
     for got, wanted in zip(starts.logs, logs, strict=True):
         np.testing.assert_allclose(got[..., 0, :], wanted, rtol=1e-6)
     for index in range(COUNT):
-        np.testing.assert_array_equal(starts.segments[..., index, :], decision.segments)
-        np.testing.assert_array_equal(starts.micro_batches[..., index, :], decision.micro_batches)
+        for got, wanted in zip(starts, decision_partition(decision), strict=False):
+            np.testing.assert_array_equal(got[..., index, :], wanted)
     active = np.asarray(fixed.active)
     power = np.asarray(starts.logs.d2d_power)
     assert np.all(
@@ -64,18 +68,11 @@ def test_one_candidate_is_taken_from_each_problem(starts):
     np.testing.assert_array_equal(take((starts, one), jnp.asarray(index))[1], taken.segments)
 
 
-def test_joined_repeated_and_last_candidates(starts):
+def test_joined_and_repeated_candidates(starts):
     first = jax.tree.map(lambda leaf: leaf[..., :1, :], starts)
     both = join(starts, first)
     np.testing.assert_array_equal(both.segments[..., -1, :], starts.segments[..., 0, :])
     assert both.logs.d2d_power.shape[-2] == COUNT + 1
-    replaced = with_last(starts, first)
-    np.testing.assert_array_equal(
-        replaced.logs.d2d_power[..., :-1, :], starts.logs.d2d_power[..., :-1, :]
-    )
-    np.testing.assert_array_equal(
-        replaced.logs.d2d_power[..., -1, :], starts.logs.d2d_power[..., 0, :]
-    )
     three = repeat(take(starts, jnp.zeros(BATCH, int)), 3)
     for index in range(3):
         np.testing.assert_array_equal(
@@ -94,7 +91,7 @@ def test_a_mix_takes_every_cluster_from_its_own_candidate(starts):
             got, wanted = get(mixed)[..., place, case], get(starts)[..., chosen, case]
             np.testing.assert_array_equal(got, wanted)
 
-        same(lambda c, n=n: c.segments[n])
+        same(lambda c, n=n: c.segments[:, n])
         same(lambda c, n=n: c.micro_batches[n])
         same(lambda c, n=n: c.logs.d2d_share[:, n])
         same(lambda c, n=n: c.logs.d2d_power[:, n])

@@ -102,34 +102,34 @@ def test_partitions_fit_in_memory_and_exist_where_a_cluster_can_run():
 
     problem = random_problems(64, 2, DEVICES, BLOCKS, scarce)
     found = search_pairs(to_batch_last(problem))
-    assert found.segments.shape == (KEPT, DEVICES, 2, 64)
+    assert found.segments.shape == (DEVICES, 2, KEPT, 64)
     exists = np.isfinite(found.cost)
     runs = np.asarray(jax.vmap(can_run)(problem))
     assert 0.05 < runs.mean() < 1
-    np.testing.assert_array_equal(exists.any(axis=0), runs.T)
-    assert np.all(np.diff(np.where(exists, found.cost, 3e38), axis=0) >= 0)
+    np.testing.assert_array_equal(exists.any(axis=1), runs.T)
+    assert np.all(np.diff(np.where(exists, found.cost, 3e38), axis=1) >= 0)
     choices = np.asarray(problem.workload.micro_batch_choices[0])
     assert np.isin(found.micro_batches, choices).all()
     capacity = np.stack([jax.vmap(usable_blocks, in_axes=(0, None))(problem, m) for m in choices])
     which = np.argmax(np.asarray(found.micro_batches)[..., None] == choices, axis=-1)
-    for place, n, case in zip(*np.nonzero(exists), strict=True):
-        row = np.asarray(found.segments[place, :, n, case])
+    for n, place, case in zip(*np.nonzero(exists), strict=True):
+        row = np.asarray(found.segments[:, n, place, case])
         assert row.sum() == BLOCKS
         assert np.all(row >= 0)
-        assert np.all(row <= capacity[which[place, n, case], case, n])
+        assert np.all(row <= capacity[which[n, place, case], case, n])
 
 
 def test_candidates_differ_in_their_devices_or_their_micro_batches():
     found = search_pairs(to_batch_last(random_problems(64, 2, DEVICES, BLOCKS)))
     exists = np.isfinite(found.cost)
     used, counts = np.asarray(found.segments) > 0, np.asarray(found.micro_batches)
-    for n, case in np.ndindex(exists.shape[1:]):
+    for n, case in np.ndindex(exists.shape[0], exists.shape[2]):
         keys = [
-            (*used[j, :, n, case], counts[j, n, case]) for j in np.flatnonzero(exists[:, n, case])
+            (*used[:, n, j, case], counts[n, j, case]) for j in np.flatnonzero(exists[n, :, case])
         ]
         assert len(keys) > 1
         assert len(set(keys)) == len(keys)
-        share = np.exp(np.asarray(found.log_share)[:, :, n, case])
+        share = np.exp(np.asarray(found.log_share)[:, n, :, case]).T
         for j, key in enumerate(keys):
             on = np.array([True, *key[:DEVICES]])
             assert share[j][on].sum() <= 1 + 1e-5  # less where losses ask for narrow shares
@@ -143,31 +143,31 @@ def test_a_device_behind_a_dead_link_spoils_only_sets_that_use_it():
         network["radio"]["d2d_gain"][:, :, 2] = 0
 
     found = search_pairs(to_batch_last(random_problems(64, 2, DEVICES, BLOCKS, dead)))
-    assert np.all(np.asarray(found.segments)[0, 1] == 0)
-    assert np.all(np.asarray(found.cost)[0] < 1e30)
+    assert np.all(np.asarray(found.segments)[1, :, 0] == 0)
+    assert np.all(np.asarray(found.cost)[:, 0] < 1e30)
 
 
 def test_no_active_set_takes_all_places():
     rng = np.random.default_rng(0)
     number, most, clusters, batch = 40, cluster_search._OF_A_SET, 2, 30
-    sets = rng.integers(1, 6, (number, clusters, batch))  # as bits
+    sets = rng.integers(1, 6, (clusters, number, batch))  # as bits
     cost = rng.exponential(size=sets.shape)
     cost = np.where(rng.uniform(size=sets.shape) < 0.3, np.inf, cost)
-    segments = 2 * (sets[:, None] >> np.arange(DEVICES)[:, None, None] & 1)
-    place = np.broadcast_to(np.arange(number)[:, None, None], sets.shape)
-    node = np.zeros((number, DEVICES, clusters, batch))
+    segments = 2 * (sets >> np.arange(DEVICES)[:, None, None, None] & 1)
+    place = np.broadcast_to(np.arange(number)[:, None], sets.shape)
+    node = np.zeros((DEVICES, *sets.shape))
     given = map(jnp.asarray, (segments, place, node, node, cost))
     found = diverse(ClusterCandidates(*given), KEPT)
-    assert found.cost.shape[0] == 3 * KEPT
+    assert found.cost.shape[1] == 3 * KEPT
     found = cheapest(found, KEPT)
     for n, r in itertools.product(range(clusters), range(batch)):
-        considered = [i for i in np.argsort(cost[:, n, r])[: 3 * KEPT] if cost[i, n, r] < np.inf]
+        considered = [i for i in np.argsort(cost[n, :, r])[: 3 * KEPT] if cost[n, i, r] < np.inf]
         of_set = [considered[: k + 1] for k in range(len(considered))]
-        nth = [sum(sets[i, n, r] == sets[b[-1], n, r] for i in b) for b in of_set]
+        nth = [sum(sets[n, i, r] == sets[n, b[-1], r] for i in b) for b in of_set]
         wanted = [i for i, k in zip(considered, nth, strict=True) if k <= most][:KEPT]
-        kept = np.asarray(found.micro_batches[: len(wanted), n, r])
+        kept = np.asarray(found.micro_batches[n, : len(wanted), r])
         np.testing.assert_array_equal(kept, wanted)
-        np.testing.assert_allclose(found.cost[: len(wanted), n, r], cost[wanted, n, r], rtol=1e-6)
+        np.testing.assert_allclose(found.cost[n, : len(wanted), r], cost[n, wanted, r], rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.convergence import local_steps_drift
+from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, round_links
 from collapipe_jax.edge.cost.round_terms import air_energy_j, round_terms
@@ -134,7 +135,7 @@ def draw(case, seed=0):
 
 def fixed_of(case, problem, decision):
     fix = fix_capped_partition if case.caps else fix_partition
-    return fix(problem, decision.segments, decision.micro_batches)
+    return fix(problem, *decision_partition(decision))
 
 
 def smooth_objective(case, fixed, logs, weights, coupling):

@@ -8,7 +8,7 @@ from support.compiled import evaluate
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.decision import make_decision
+from collapipe_jax.edge.cost.decision import decision_partition, make_decision
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.round_terms import air_energy_j, node_energy_j, round_terms
 from collapipe_jax.edge.solver.allocate import descend_jointly
@@ -44,7 +44,7 @@ def some(double):
 
 
 def fixed_of(problem, decision):
-    return fix_capped_partition(problem, decision.segments, decision.micro_batches)
+    return fix_capped_partition(problem, *decision_partition(decision))
 
 
 def with_powers(logs, shift):
@@ -58,7 +58,7 @@ def test_energy_on_air_falls_to_its_least_as_powers_vanish(some):
 
     @quick_jit
     def energies(shift):
-        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+        fixed = fix_partition(problem, *decision_partition(decision))
         logs = with_powers(to_logs(fixed, decision), shift)
         terms = round_terms(fixed, to_allocation(fixed, logs))
         return air_energy_j(fixed, terms.message_j), least_air_energy_j(fixed), fixed.active
@@ -188,7 +188,7 @@ def test_energy_of_a_decision_is_computing_and_air(some):
     def both():
         fixed = fixed_of(problem, decision)
         allocation = to_allocation(fixed, to_logs(fixed, decision))
-        made = make_decision(decision.segments, decision.micro_batches, allocation, fixed.active)
+        made = make_decision(*decision_partition(decision), allocation, fixed.active)
         message_j = round_terms(fixed, allocation).message_j
         return node_energy_j(fixed, message_j), jax.vmap(evaluate, -1, -1)(problem, made).energy_j
 

@@ -10,7 +10,7 @@ from support.compiled import evaluate
 from support.random_problems import random_problems
 
 from collapipe_jax.core.batch_axis import batch_last
-from collapipe_jax.edge.cost.decision import decision_allocation, fill_idle
+from collapipe_jax.edge.cost.decision import decision_allocation, decision_partition, fill_idle
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
@@ -57,10 +57,11 @@ def _turns(problem):
     """The static pipeline with its best segments, and with its best micro-batches."""
 
     def solve(problem, decision):
-        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-        allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
-        given = decision.segments, decision.micro_batches, allocation
-        return best_segments(problem, *given), best_micro_batches(problem, *given)
+        partition = decision_partition(decision)
+        fixed = fix_partition(problem, *partition)
+        given = *partition, fill_idle(decision_allocation(decision), fixed.active, 1.0)
+        segments = jnp.swapaxes(best_segments(problem, *given), 0, 1)
+        return segments, best_micro_batches(problem, *given)
 
     static = static_pipeline(problem, 3)
     segments, counts = batch_last(solve)(problem, static)

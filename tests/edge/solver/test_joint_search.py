@@ -14,7 +14,7 @@ from collapipe_jax.edge.cost.objective import UnitCosts
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.solver import joint_search
 from collapipe_jax.edge.solver.allocate import allocate_batch
-from collapipe_jax.edge.solver.fixed_allocation import starting_candidates
+from collapipe_jax.edge.solver.fixed_allocation import at_falling_powers, starting_candidates
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 from collapipe_jax.edge.solver.smooth_objective import Coupling, coupled_latency_cost
 
@@ -98,7 +98,7 @@ CONFIG = SearchConfig(candidates=4, cluster_candidates=6, cluster_steps=10)
 @quick_jit
 def searched(problem):
     static = jax.vmap(lambda one: static_pipeline(one, 6), -1, -1)(problem)
-    first = optimise(problem, starting_candidates(problem, static, 3), 40)
+    first = optimise(problem, starting_candidates(problem, at_falling_powers(static, 3)), 40)
     proposed = propose_partitions(problem, first, CONFIG)
     second = optimise(problem, proposed, 40)
     return static, first, proposed, second
@@ -111,12 +111,12 @@ def found(problem, batch_axis_last):
 
 def test_the_incumbent_stays_and_others_are_proposed_that_pay(found):
     static, first, proposed, second = found
-    assert proposed.segments.shape == (CLUSTERS, DEVICES, CONFIG.candidates, BATCH)
+    assert proposed.segments.shape == (DEVICES, CLUSTERS, CONFIG.candidates, BATCH)
     np.testing.assert_array_equal(proposed.segments[..., 0, :], first.candidate.segments)
     np.testing.assert_array_equal(
         proposed.logs.d2d_power[..., 0, :], first.candidate.logs.d2d_power
     )
-    np.testing.assert_array_equal(np.sum(proposed.segments, axis=1), BLOCKS)
+    np.testing.assert_array_equal(np.sum(proposed.segments, axis=0), BLOCKS)
     differs = np.any(
         np.asarray(proposed.segments) != np.asarray(proposed.segments)[..., :1, :], axis=(0, 1)
     ) | np.any(
@@ -126,7 +126,7 @@ def test_the_incumbent_stays_and_others_are_proposed_that_pay(found):
     before, after = first.evaluation.objective, second.evaluation.objective
     assert np.all(after <= before * (1 + 1e-5))
     assert np.median(after / before) < 0.95
-    np.testing.assert_array_equal(first.candidate.segments, static.segments)
+    np.testing.assert_array_equal(first.candidate.segments, np.swapaxes(static.segments, 0, 1))
 
 
 def test_the_best_of_the_starts_is_the_incumbent(problem, found):

@@ -13,6 +13,7 @@ from support.random_problems import pick, plain_problems, random_problems, to_ba
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.computing import device_memory_bytes
+from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.edge.policies.dssra import dssra
@@ -23,7 +24,11 @@ from collapipe_jax.edge.solver.cluster_search import (
     neighbours,
 )
 from collapipe_jax.edge.solver.exhaustive import compositions
-from collapipe_jax.edge.solver.fixed_allocation import starting_candidates
+from collapipe_jax.edge.solver.fixed_allocation import (
+    Start,
+    at_falling_powers,
+    starting_candidates,
+)
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
@@ -54,7 +59,7 @@ def test_neighbours_are_all_partitions_one_change_away(seed, schedule):
     segments = splits[rng.integers(0, len(splits), CLUSTERS)]
     counts = rng.choice(choices, CLUSTERS)
     batched = to_batch_last(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], problem))
-    found = enumerated(batched, jnp.asarray(segments)[..., None], jnp.asarray(counts)[..., None])
+    found = enumerated(batched, jnp.asarray(segments).T[..., None], jnp.asarray(counts)[..., None])
     memory_bytes = np.asarray(problem.compute.memory_bytes)
     every, numbers = np.tile(splits, (len(choices), 1)), np.repeat(choices, len(splits))
     needs = device_memory_bytes(problem.workload, jnp.asarray(every), jnp.asarray(numbers))
@@ -72,7 +77,7 @@ def test_neighbours_are_all_partitions_one_change_away(seed, schedule):
             if is_next(split, at) and fits[at, index]
         }
         possible = np.asarray(found.possible[n, :, 0])
-        rows = np.column_stack([found.segments[n, ..., 0].T, found.micro_batches[n, :, 0]])
+        rows = np.column_stack([found.segments[:, n, :, 0].T, found.micro_batches[n, :, 0]])
         assert possible.sum() == len(expected)
         assert {tuple(row) for row in rows[possible].astype(int).tolist()} == expected
         own = [*segments[n], counts[n]]
@@ -81,7 +86,7 @@ def test_neighbours_are_all_partitions_one_change_away(seed, schedule):
 
 def test_a_cluster_without_blocks_has_no_neighbours(problem):
     batched = to_batch_last(problem)
-    segments = jnp.zeros((CLUSTERS, DEVICES, BATCH)).at[0, 0].set(BLOCKS)
+    segments = jnp.zeros((DEVICES, CLUSTERS, BATCH)).at[0, 0].set(BLOCKS)
     found = enumerated(batched, segments, jnp.ones((CLUSTERS, BATCH)))
     assert not np.any(found.possible[1])
 
@@ -92,7 +97,7 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
 
     @quick_jit
     def inherited(batched, static):
-        own = optimise(batched, starting_candidates(batched, static, 1), 20).candidate
+        own = optimise(batched, starting_candidates(batched, [Start(static)]), 20).candidate
         others = neighbours(batched, own.segments, own.micro_batches)
         return own, others, inherited_allocation(own, others.segments)
 
@@ -105,20 +110,19 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
     stays = _nodes(before & after)
     own_power = np.broadcast_to(own.logs.d2d_power[:, :, None], stays.shape)
     np.testing.assert_array_equal(np.asarray(logs.d2d_power)[stays], own_power[stays])
-    same = np.all(before == after, axis=1)
+    same = np.all(before == after, axis=0)
     kept = np.broadcast_to(own_share, share.shape)
     np.testing.assert_allclose(share[:, same], kept[:, same], rtol=1e-5)
 
 
 def _nodes(devices):
-    """Nodes first, from devices second; the control unit is active."""
-    nodes = np.moveaxis(devices, 1, 0)
-    return np.concatenate([np.ones_like(nodes[:1]), nodes])
+    """Nodes of devices; the control unit is active."""
+    return np.concatenate([np.ones_like(devices[:1]), devices])
 
 
 @quick_jit
 def searched_nearby(batched, start):
-    first = optimise(batched, starting_candidates(batched, start, 2), 60)
+    first = optimise(batched, starting_candidates(batched, at_falling_powers(start, 2)), 60)
     proposed = propose_partitions(batched, first, CONFIG, nearby=jnp.array(True))
     return first, proposed, optimise(batched, proposed, 60)
 
@@ -138,8 +142,8 @@ def test_a_neighbour_is_taken_where_it_is_better(batch_axis_last):
     )
     first, proposed, second = searched_nearby(*to_batch_last((problem, start)))
     assert np.all(second.evaluation.objective < 0.95 * first.evaluation.objective)
-    assert np.all(proposed.segments.sum(axis=1) == BLOCKS)
-    np.testing.assert_array_equal(np.sort(second.candidate.segments[0, :, 0]), [2, 3])
+    assert np.all(proposed.segments.sum(axis=0) == BLOCKS)
+    np.testing.assert_array_equal(np.sort(second.candidate.segments[:, 0, 0]), [2, 3])
 
 
 @pytest.mark.slow
@@ -149,10 +153,10 @@ def test_never_worse_than_the_incumbent_and_within_memory(problem):
     before, after = first.evaluation.objective, second.evaluation.objective
     assert np.all(after <= before * (1 + 1e-5))
     assert np.any(after < before * (1 - 1e-3))
-    held = first.candidate.segments.sum(axis=1)[:, None]
-    np.testing.assert_array_equal(proposed.segments.sum(axis=1) - held, 0)
+    held = first.candidate.segments.sum(axis=0)[:, None]
+    np.testing.assert_array_equal(proposed.segments.sum(axis=0) - held, 0)
     capacity = jax.vmap(lambda one, m: usable_blocks(one, m[:, None]), (0, -1), -1)
-    held = np.asarray(second.candidate.segments)
+    held = np.swapaxes(second.candidate.segments, 0, 1)
     assert np.all(held <= capacity(problem, second.candidate.micro_batches))
 
 
@@ -162,7 +166,7 @@ def test_objectives_of_neighbours_are_those_of_their_best_allocation(batch_axis_
     decision = quick_jit(dssra)(problem).decision
     found = np.asarray(quick_jit(neighbour_objectives)(problem, decision))
     one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], (problem, decision))
-    others = neighbours(one[0], one[1].segments, one[1].micro_batches)
+    others = neighbours(one[0], *decision_partition(one[1]))
     others = jax.tree.map(lambda leaf: np.asarray(leaf[..., 0]), others)
     assert found.shape == others.possible.shape
     np.testing.assert_array_equal(np.isfinite(found), others.possible)
@@ -178,7 +182,7 @@ def test_objectives_of_neighbours_are_those_of_their_best_allocation(batch_axis_
     for n in range(CLUSTERS):
         segments = np.repeat(np.asarray(decision.segments)[None], count, axis=0)
         numbers = np.repeat(np.asarray(decision.micro_batches)[None], count, axis=0)
-        segments[:, n], numbers[:, n] = others.segments[n].T, others.micro_batches[n]
+        segments[:, n], numbers[:, n] = others.segments[:, n].T, others.micro_batches[n]
         objective, feasible = solved(jnp.asarray(segments), jnp.asarray(numbers))
         assert np.all(feasible)
         there = others.possible[n]

@@ -10,7 +10,7 @@ from support.descents import BATCH, CLUSTERS, LONG, NODES, anywhere, descend_tog
 from support.random_allocations import with_first_cluster_moved
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.decision import Allocation, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.solver import allocate
 from collapipe_jax.edge.solver.allocate import descend, descend_jointly
@@ -28,7 +28,7 @@ def some(double):
 
 @quick_jit
 def alone(problem, decision, logs, weights, coupling, steps):
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    fixed = fix_partition(problem, *decision_partition(decision))
     evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
     return descend(evaluate, fixed.active, logs, weights, steps, joint=False)
 
@@ -86,7 +86,7 @@ def test_the_evaluation_that_comes_with_a_descent_is_that_of_its_end(some):
 
     @quick_jit
     def evaluated_after(logs, weights):
-        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+        fixed = fix_partition(problem, *decision_partition(decision))
         return evaluate_allocation(fixed, logs, weights)
 
     for steps in (1, 30):
@@ -101,7 +101,7 @@ def test_a_descent_ends_where_it_does_without_its_evaluation(some):
 
     @quick_jit
     def without(steps):
-        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+        fixed = fix_partition(problem, *decision_partition(decision))
         return descend_jointly(fixed, logs, weights, steps)
 
     for steps in (1, 30):
