@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from collections import defaultdict
 
 import pytest
@@ -59,3 +60,14 @@ def test_folders_import_each_other_in_no_circle():
         if here != there:
             graph[here].add(there)
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) > len(BELOW)
+
+
+def test_files_that_pages_and_docstrings_name_exist():
+    wings = "|".join(f"{wing}/" for wing in BELOW)
+    named = re.compile(rf"`((?:{wings}|{PACKAGE}/|tests/|experiments/|configs/)[\w/]+\.py)`")
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    sources = [path for top in (PACKAGE, "experiments") for path in (ROOT / top).rglob("*.py")]
+    for place in (*pages, *sources):
+        for name in named.findall(place.read_text(encoding="utf-8")):
+            exists = (ROOT / name).exists() or (ROOT / PACKAGE / name).exists()
+            assert exists, f"{place.relative_to(ROOT)} names {name}"

@@ -24,7 +24,7 @@ from collapipe_jax.runs.config.files import parse_overrides
 from collapipe_jax.runs.results.realisations import load_realisations, warn_of_comparison
 from collapipe_jax.runs.studies.comparison import summarise
 from collapipe_jax.runs.studies.montecarlo import policy_options
-from collapipe_jax.runs.studies.points import read_comparisons
+from collapipe_jax.runs.studies.sweep_records import read_comparisons
 
 _WIDTH = 80
 

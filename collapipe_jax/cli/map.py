@@ -26,7 +26,7 @@ from collapipe_jax.runs.config.sweeps import read_axis
 from collapipe_jax.runs.results.realisations import load_points
 from collapipe_jax.runs.studies.comparison import find_winner, margin_text
 from collapipe_jax.runs.studies.montecarlo import policy_options
-from collapipe_jax.runs.studies.points import read_comparisons
+from collapipe_jax.runs.studies.sweep_records import read_comparisons
 
 _WIDTH = 100
 

@@ -12,7 +12,7 @@ from collapipe_jax.core.files import own_share
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.realisations import parts_of
 from collapipe_jax.runs.results.store import Shard, read_shard
-from collapipe_jax.runs.studies.points import (
+from collapipe_jax.runs.studies.sweep_records import (
     Comparisons,
     missing_by_shard,
     open_comparisons,

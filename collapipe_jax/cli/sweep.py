@@ -28,7 +28,7 @@ from collapipe_jax.runs.config.sweeps import file_axes, read_axis
 from collapipe_jax.runs.results.realisations import load_points
 from collapipe_jax.runs.studies.comparison import summarise
 from collapipe_jax.runs.studies.montecarlo import policy_options
-from collapipe_jax.runs.studies.points import read_comparisons
+from collapipe_jax.runs.studies.sweep_records import read_comparisons
 
 _STYLE = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
 _WIDTH = 100

@@ -47,7 +47,7 @@ from collapipe_jax.runs.results.realisations import (
 )
 from collapipe_jax.runs.results.store import read_shard
 from collapipe_jax.runs.studies.montecarlo import policy_options, run_policies
-from collapipe_jax.runs.studies.points import time_means
+from collapipe_jax.runs.studies.sweep_records import time_means
 
 GROUPS = ("within_floors", "below_floors")
 

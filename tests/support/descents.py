@@ -7,8 +7,8 @@ from collapipe_jax.edge.cost.decision import Allocation, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.certificate import certify
+from collapipe_jax.edge.solver.limits import to_logs
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
-from collapipe_jax.edge.solver.variables import to_logs
 from support.random_problems import random_rounds, to_batch_last
 
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12

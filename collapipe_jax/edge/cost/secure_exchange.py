@@ -1,6 +1,6 @@
 """Messages and masks of secure aggregation, docs/system-model.md, section 13.
 
-They are those of ``learning/federated/secure_sum.py``. Keys and shares are as long as with
+They are those of ``learning/federated/secure_aggregation.py``. Keys and shares are as long as with
 X25519 and Shamir's sharing of its secrets, whatever the simulation computes with.
 """
 

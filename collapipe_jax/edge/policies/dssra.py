@@ -26,7 +26,7 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipelines, with_equal
 from collapipe_jax.edge.network.channel import d2d_sinr
 from collapipe_jax.edge.solver.active_sets import candidate_sets
 from collapipe_jax.edge.solver.allocate import Solution, allocate_batch, certified
-from collapipe_jax.edge.solver.fixed_allocation import (
+from collapipe_jax.edge.solver.candidates import (
     Candidates,
     Start,
     at_falling_powers,

@@ -23,13 +23,7 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipelines
 from collapipe_jax.edge.network.channel import least_bit_energy_j
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, previous_partition
 from collapipe_jax.edge.solver.allocate import Solution, certified, descend_jointly
-from collapipe_jax.edge.solver.energy_caps import (
-    IN_REACH,
-    air_energy_and_slope,
-    fix_capped_partition,
-    scale_powers_to_caps,
-)
-from collapipe_jax.edge.solver.fixed_allocation import (
+from collapipe_jax.edge.solver.candidates import (
     Candidates,
     Start,
     at_falling_powers,
@@ -37,6 +31,12 @@ from collapipe_jax.edge.solver.fixed_allocation import (
     starting_candidates,
     take,
     with_candidate_axis,
+)
+from collapipe_jax.edge.solver.energy_caps import (
+    IN_REACH,
+    air_energy_and_slope,
+    fix_capped_partition,
+    scale_powers_to_caps,
 )
 from collapipe_jax.edge.solver.joint_search import Incumbent, SearchConfig, propose_partitions
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation

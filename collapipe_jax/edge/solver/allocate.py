@@ -24,9 +24,9 @@ from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.solver.certificate import certify
+from collapipe_jax.edge.solver.limits import to_allocation, to_limits, to_logs
 from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, evaluate_allocation
-from collapipe_jax.edge.solver.variables import to_allocation, to_limits, to_logs
 
 # Accelerated projected gradient on the logarithms of shares and powers.
 #

@@ -8,8 +8,8 @@ from jaxtyping import Float
 
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.edge.cost.decision import ActiveNodes, Allocation
+from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, LEAST_LOG_SHARE
 from collapipe_jax.edge.solver.smooth_objective import Evaluation
-from collapipe_jax.edge.solver.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
 
 _AT_LIMIT = 1e-4
 

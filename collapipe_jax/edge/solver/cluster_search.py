@@ -46,20 +46,20 @@ from collapipe_jax.edge.solver.active_sets import (
     step_costs,
 )
 from collapipe_jax.edge.solver.allocate import descend_jointly
-from collapipe_jax.edge.solver.fixed_allocation import (
+from collapipe_jax.edge.solver.candidates import (
     Candidates,
     FixPartition,
     candidate_of,
     repeat,
     with_candidate_axis,
 )
+from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
 from collapipe_jax.edge.solver.smooth_objective import (
     Coupling,
     coupled_latency_cost,
     coupled_objective,
 )
-from collapipe_jax.edge.solver.variables import to_allocation
 
 _FILLED_SETS = 8
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""

@@ -33,8 +33,8 @@ from collapipe_jax.edge.cost.round_terms import (
 )
 from collapipe_jax.edge.network.channel import with_least_attempts
 from collapipe_jax.edge.solver.derivative import SinrSlopes, sinr_elasticities
+from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, to_allocation
 from collapipe_jax.edge.solver.smooth_maximum import TEMPERATURE, PowerMean, Weights
-from collapipe_jax.edge.solver.variables import LEAST_LOG_POWER, to_allocation
 
 _STEEPEST = 0.1
 """Excess, as a logarithm, from where a penalty goes on along its tangent. A multiplier then

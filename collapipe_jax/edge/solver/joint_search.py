@@ -19,15 +19,7 @@ from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partitio
 from collapipe_jax.edge.cost.link_quality import received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.solver.allocate import Descent, descend_clusters, descend_jointly
-from collapipe_jax.edge.solver.certificate import band_multiplier
-from collapipe_jax.edge.solver.cluster_search import (
-    ClusterCandidates,
-    cheapest,
-    diverse,
-    neighbour_candidates,
-    search_clusters,
-)
-from collapipe_jax.edge.solver.fixed_allocation import (
+from collapipe_jax.edge.solver.candidates import (
     SAME,
     Candidates,
     FixPartition,
@@ -39,8 +31,16 @@ from collapipe_jax.edge.solver.fixed_allocation import (
     take,
     with_candidate_axis,
 )
+from collapipe_jax.edge.solver.certificate import band_multiplier
+from collapipe_jax.edge.solver.cluster_search import (
+    ClusterCandidates,
+    cheapest,
+    diverse,
+    neighbour_candidates,
+    search_clusters,
+)
+from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, coupled_latency_cost
-from collapipe_jax.edge.solver.variables import to_allocation
 
 
 class SearchConfig(NamedTuple):
@@ -217,7 +217,7 @@ def _best_choices(
     other_costs = objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
     latency_s = jnp.where(participates, nan_to_inf(latency_s), 0.0)
     other_costs = jnp.where(participates, nan_to_inf(other_costs), 0.0)
-    limit_s, choice, least = cheapest_within(latency_s, other_costs, axis=2)
+    limit_s, choice, least = cheapest_within(latency_s, other_costs)
     reached_s = jnp.take_along_axis(latency_s[None], choice[:, :, None], axis=2)[:, :, 0]
     # The same choice comes up under every limit until the next; its own is the least.
     own_limit = jnp.max(reached_s, axis=1) >= limit_s * (1.0 - SAME)

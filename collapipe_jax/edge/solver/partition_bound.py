@@ -35,9 +35,9 @@ from collapipe_jax.edge.solver.exhaustive import (
     enumerate_partitions,
     exhaustive,
 )
+from collapipe_jax.edge.solver.limits import to_logs
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
-from collapipe_jax.edge.solver.variables import to_logs
 
 # Multipliers of the limits of a round: the fall of (P2) where one is relaxed a little.
 #

@@ -33,6 +33,7 @@ from collapipe_jax.edge.solver.derivative import (
     time_slopes,
 )
 from collapipe_jax.edge.solver.energy_caps import cap_curvature, cap_penalties
+from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.smooth_maximum import (
     TEMPERATURE,
     PowerMean,
@@ -41,7 +42,6 @@ from collapipe_jax.edge.solver.smooth_maximum import (
     mean_slope,
     power_mean,
 )
-from collapipe_jax.edge.solver.variables import to_allocation
 
 
 class Coupling(NamedTuple):

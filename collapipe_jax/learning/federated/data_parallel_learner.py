@@ -21,6 +21,7 @@ from collapipe_jax.learning.federated.aggregation import (
     participation_of,
     sample_example_weights,
 )
+from collapipe_jax.learning.federated.embedding_rows import met_rows_by_table
 from collapipe_jax.learning.federated.learner import (
     COPY,
     EXAMPLE,
@@ -33,7 +34,6 @@ from collapipe_jax.learning.federated.learner import (
     spread,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, Transformations
-from collapipe_jax.learning.federated.token_rows import met_rows_by_table
 from collapipe_jax.learning.models.adapters import join, split
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel, example_losses

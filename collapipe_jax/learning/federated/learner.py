@@ -17,6 +17,7 @@ from collapipe_jax.learning.federated.aggregation import (
     aggregate,
     participant_shares,
 )
+from collapipe_jax.learning.federated.embedding_rows import row_factors, row_shares, scale_rows
 from collapipe_jax.learning.federated.optimizers import (
     Rules,
     Transformations,
@@ -25,7 +26,6 @@ from collapipe_jax.learning.federated.optimizers import (
     updated_average,
 )
 from collapipe_jax.learning.federated.secure_aggregation import SecureReport, secure_mean
-from collapipe_jax.learning.federated.token_rows import row_factors, row_shares, scale_rows
 from collapipe_jax.learning.models.adapters import join
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel

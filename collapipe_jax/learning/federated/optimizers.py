@@ -160,7 +160,7 @@ class Rules:
     # ``mu`` of FedProx: clients descend ``F_n(w) + mu / 2 |w - w_global|^2``
     # (Li et al. 1812.06127)
     proximal_weight: Any = None
-    # On the aggregated step of token rows, as in ``token_rows.row_factors``
+    # On the aggregated step of token rows, as in ``embedding_rows.row_factors``
     embedding_rate_factor: Any = None
     # Decay in [0, 1) of ``updated_average``
     server_average: Any = None

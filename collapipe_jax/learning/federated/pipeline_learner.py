@@ -16,6 +16,7 @@ from collapipe_jax.learning.federated.aggregation import (
     participant_shares,
     participation_of,
 )
+from collapipe_jax.learning.federated.embedding_rows import met_rows_by_table
 from collapipe_jax.learning.federated.learner import (
     COPY,
     EXAMPLE,
@@ -28,7 +29,6 @@ from collapipe_jax.learning.federated.learner import (
     spread,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules
-from collapipe_jax.learning.federated.token_rows import met_rows_by_table
 from collapipe_jax.learning.models.adapters import CLIENT_PARTS, join, split
 from collapipe_jax.learning.models.layers import Params, example_keys
 from collapipe_jax.learning.models.split_model import Batch, SplitModel

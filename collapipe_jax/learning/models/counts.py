@@ -155,7 +155,7 @@ def gated_block_flops(sizes: EncoderConfig, sequence: int) -> float:
 def _gated_block_numbers(sizes: EncoderConfig, sequence: int) -> int:
     """Numbers that a decoder-only block keeps of one sequence.
 
-    ``learning/pipeline/passes.py`` keeps them.
+    ``learning/pipeline/sharded.py`` keeps them.
     Of every token its input and what attention adds, queries, keys, values and what they read,
     and both inner products; and the scores of attention. Norms, rotations and the gate's product
     are computed again.

@@ -92,7 +92,7 @@ class _Carry(NamedTuple):
 def one_f_one_b(step: Step) -> tuple[tuple[Array, Any], Gradients]:
     """Loss and gradients of all clusters, forward and backward passes in turn.
 
-    A stage keeps the arrays of its blocks (``learning/pipeline/passes.py``) for the micro-batches
+    A stage keeps the arrays of its blocks (``learning/pipeline/sharded.py``) for the micro-batches
     in flight, in a ring of ``min(M, K)`` rows: all devices run one program, so the rows are those
     of the first stage. Every device of a cluster holds all embedded tokens and their gradients.
     The last stage computes the loss as the first part of its backward passes.

@@ -237,7 +237,7 @@ def load_map(workdir: str | os.PathLike) -> dict[str, Any]:
 #
 # Budgets under a floor of :mod:`collapipe_jax.edge.control.queues` can be kept by no
 # pipeline, nor can those that a fade late in the horizon overdraws; such networks are a group
-# apart. Arrays are those of :func:`collapipe_jax.runs.studies.points.time_means`.
+# apart. Arrays are those of :func:`collapipe_jax.runs.studies.sweep_records.time_means`.
 
 ENERGY_LIMIT = DIVERGENCE_LIMIT = 1.01
 """A mean over budget or target up to which a long-term constraint counts as met."""

@@ -37,7 +37,7 @@ from collapipe_jax.edge.cost.maximum import Maximum
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_terms import energy_cost, message_energy_j, round_terms
 from collapipe_jax.edge.network import channel
-from collapipe_jax.edge.solver.variables import to_allocation, to_logs
+from collapipe_jax.edge.solver.limits import to_allocation, to_logs
 from experiments.benchmarks.solver.outside_scipy import (
     OutsideSolution,
     decision_at,

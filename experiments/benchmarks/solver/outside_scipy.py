@@ -32,7 +32,7 @@ from collapipe_jax.edge.cost.maximum import HardMax, Maximum
 from collapipe_jax.edge.cost.objective import drift_plus_penalty
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_terms import node_energy_j, round_terms
-from collapipe_jax.edge.solver.variables import to_allocation, to_logs
+from collapipe_jax.edge.solver.limits import to_allocation, to_logs
 from experiments.double_precision import in_double
 
 _OPTIONS = {"maxiter": 1500, "ftol": 1e-10}

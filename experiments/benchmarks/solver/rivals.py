@@ -28,7 +28,7 @@ from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.realisations import DIVERGENCE_LIMIT, ENERGY_LIMIT
 from collapipe_jax.runs.studies.montecarlo import realisation_keys, simulate_reduced
-from collapipe_jax.runs.studies.points import per_round
+from collapipe_jax.runs.studies.sweep_records import per_round
 from experiments.benchmarks.timing import in_turns
 
 _REPEATS, _QUEUE_ROUNDS, _WIDTH = 5, 4, 120

@@ -14,8 +14,8 @@ from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks, violatio
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.greedy import greedy, relax_infeasible_budgets
 from collapipe_jax.edge.solver.allocate import NO_CLUSTER
+from collapipe_jax.edge.solver.candidates import candidate_of
 from collapipe_jax.edge.solver.energy_caps import fix_capped_partition
-from collapipe_jax.edge.solver.fixed_allocation import candidate_of
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5

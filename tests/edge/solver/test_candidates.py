@@ -8,7 +8,7 @@ from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
-from collapipe_jax.edge.solver.fixed_allocation import (
+from collapipe_jax.edge.solver.candidates import (
     at_falling_powers,
     join,
     mix,
@@ -17,7 +17,7 @@ from collapipe_jax.edge.solver.fixed_allocation import (
     take,
     with_candidate_axis,
 )
-from collapipe_jax.edge.solver.variables import to_logs
+from collapipe_jax.edge.solver.limits import to_logs
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
 CLUSTERS, DEVICES, BLOCKS, BATCH, COUNT = 2, 3, 5, 12, 4

@@ -26,9 +26,9 @@ from collapipe_jax.edge.cost.round_terms import air_energy_j, round_terms
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.network.channel import RATE_LAWS
 from collapipe_jax.edge.solver.energy_caps import fix_capped_partition
+from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.smooth_maximum import PowerMean, initial_weights, power_mean
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
-from collapipe_jax.edge.solver.variables import to_allocation
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -19,9 +19,9 @@ from collapipe_jax.edge.solver.energy_caps import (
     least_air_energy_j,
     scale_powers_to_caps,
 )
+from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, to_allocation, to_logs
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
-from collapipe_jax.edge.solver.variables import LEAST_LOG_POWER, to_allocation, to_logs
 
 pytestmark = pytest.mark.usefixtures("double")
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12

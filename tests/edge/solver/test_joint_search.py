@@ -14,7 +14,7 @@ from collapipe_jax.edge.cost.objective import UnitCosts
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.solver import joint_search
 from collapipe_jax.edge.solver.allocate import allocate_batch
-from collapipe_jax.edge.solver.fixed_allocation import at_falling_powers, starting_candidates
+from collapipe_jax.edge.solver.candidates import at_falling_powers, starting_candidates
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 from collapipe_jax.edge.solver.smooth_objective import Coupling, coupled_latency_cost
 

@@ -18,17 +18,17 @@ from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.solver.allocate import allocate
+from collapipe_jax.edge.solver.candidates import (
+    Start,
+    at_falling_powers,
+    starting_candidates,
+)
 from collapipe_jax.edge.solver.cluster_search import (
     inherited_allocation,
     neighbour_objectives,
     neighbours,
 )
 from collapipe_jax.edge.solver.exhaustive import compositions
-from collapipe_jax.edge.solver.fixed_allocation import (
-    Start,
-    at_falling_powers,
-    starting_candidates,
-)
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")

@@ -14,9 +14,9 @@ from collapipe_jax.edge.cost.decision import Allocation, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.solver import allocate
 from collapipe_jax.edge.solver.allocate import descend, descend_jointly
+from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, to_limits
 from collapipe_jax.edge.solver.smooth_maximum import Weights
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, evaluate_allocation
-from collapipe_jax.edge.solver.variables import LEAST_LOG_POWER, to_limits
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -20,9 +20,9 @@ from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, interference_w
 from collapipe_jax.edge.network.channel import RATE_LAWS
+from collapipe_jax.edge.solver.limits import to_allocation, to_logs
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
 from collapipe_jax.edge.solver.smooth_objective import Coupling, evaluate_allocation
-from collapipe_jax.edge.solver.variables import to_allocation, to_logs
 
 pytestmark = pytest.mark.usefixtures("double")
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12

@@ -8,7 +8,7 @@ import pytest
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.runs.config.sweeps import read_axis
 from collapipe_jax.runs.results.realisations import warn_of_comparison, warn_of_run
-from collapipe_jax.runs.studies.points import read_comparisons
+from collapipe_jax.runs.studies.sweep_records import read_comparisons
 
 BUDGET_J = np.array([[1.0, 2.0]])
 

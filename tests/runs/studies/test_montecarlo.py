@@ -25,7 +25,7 @@ from collapipe_jax.runs.studies.montecarlo import (
     run_parts,
     with_v,
 )
-from collapipe_jax.runs.studies.points import limit_use, per_round, time_means
+from collapipe_jax.runs.studies.sweep_records import limit_use, per_round, time_means
 
 ROUNDS, REALISATIONS, CHUNK = 3, 5, 2
 POLICY = make_policy("static_pipeline", 4)

@@ -14,7 +14,7 @@ from collapipe_jax.edge.cost.decision import decision_allocation, decision_parti
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.solver.fixed_allocation import (
+from collapipe_jax.edge.policies.alternating import (
     best_combination,
     best_micro_batches,
     best_segments,
@@ -25,7 +25,7 @@ NETWORKS, CLUSTERS, DEVICES, BLOCKS = 30, 2, 3, 5
 
 def test_the_best_combination_of_all():
     rng = np.random.default_rng(0)
-    latency_s, cost = rng.uniform(0, 1, (2, 4, 3, 50)).astype(np.float32)
+    latency_s, cost = rng.uniform(0, 1, (2, 3, 4, 50)).astype(np.float32)
     latency_s[rng.uniform(size=latency_s.shape) < 0.2] = np.inf
     cost[rng.uniform(size=cost.shape) < 0.1] = np.nan
     per_s = rng.uniform(0, 4, 50).astype(np.float32)
@@ -34,7 +34,7 @@ def test_the_best_combination_of_all():
     for case in range(50):
         totals = {}
         for choice in itertools.product(range(4), repeat=3):
-            own = latency_s[choice, range(3), case], cost[choice, range(3), case]
+            own = latency_s[range(3), choice, case], cost[range(3), choice, case]
             totals[choice] = per_s[case] * own[0].max() + own[1].sum()
         best = np.nanmin(list(totals.values()))
         if np.isfinite(best):

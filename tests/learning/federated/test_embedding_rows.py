@@ -3,14 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.learning.federated.optimizers import Rules
-from collapipe_jax.learning.federated.token_rows import (
+from collapipe_jax.learning.federated.embedding_rows import (
     met_rows,
     met_rows_by_table,
     row_factors,
     row_shares,
     scale_rows,
 )
+from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.learning.models.config import BertConfig
 
