@@ -45,7 +45,7 @@ def pass_times(problem: RoundProblem, micro_batches: Num[Array, "..."]) -> PassT
     """
     work, compute = problem.workload, problem.compute
     samples = work.batch / micro_batches
-    speed, overhead_s = jnp.moveaxis(compute.flops_per_s, 1, 0), compute.block_overhead_s
+    speed, overhead_s = problem.by_node.flops_per_s, compute.block_overhead_s
     server_share = jnp.broadcast_to(compute.es_flops_per_s / speed.shape[1], speed.shape[1:])
     return PassTimes(
         embed_s=forward_time_s(samples, work.embed_flops, speed[0], overhead_s),
@@ -92,7 +92,7 @@ def node_computing_energy_j(
     work = problem.workload
     embed = jnp.where(participates, work.embed_flops, 0.0)[None]
     flops = jnp.concatenate([embed, segments * work.block_flops])
-    return computing_energy_j(work, flops, jnp.moveaxis(problem.compute.joules_per_flop, 1, 0))
+    return computing_energy_j(work, flops, problem.by_node.joules_per_flop)
 
 
 # Energy of what draws a constant power: idle nodes, and receivers while they receive.

@@ -62,6 +62,7 @@ class FixedPartition(Struct):
 
     radio: Radio = part("bandwidths, noise, and the laws of rates and losses")
     active: ActiveNodes = part("nodes that compute")
+    d2d_power_max_w: PerNode = part("limits of power on the D2D band")
     micro_batches: PerCluster = part("of a mini-batch")
     local_steps: PerRound = part("of a round")
     hop_gain: PerHop = part("of both messages of a hop")
@@ -115,7 +116,7 @@ def fix_partition(
 
     step_bits = per_cluster(samples * work.activation_bits)
     uplink_bits = per_cluster(samples * work.uplink_bits)
-    d2d_gain = jnp.moveaxis(radio.d2d_gain, 0, 2)  # [J, J, N, ...]
+    d2d_gain = problem.by_node.d2d_gain
     hop_gain = [gain_to_next(d2d_gain, active), gain_to_next(jnp.swapaxes(d2d_gain, 0, 1), active)]
     down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
     down_hazard = per_cluster(transport_block_hazard(radio, down_sinr))
@@ -135,6 +136,7 @@ def fix_partition(
     return FixedPartition(
         radio=radio,
         active=active,
+        d2d_power_max_w=problem.by_node.d2d_power_max_w,
         micro_batches=micro_batches.astype(samples.dtype),
         local_steps=work.local_steps,
         hop_gain=jnp.where(active, jnp.stack(hop_gain), 1.0),

@@ -52,9 +52,9 @@ def moved_moments(problem: RoundProblem, segments: Num[Array, "K N *batch"]) -> 
         return None
     before = jnp.moveaxis(switching.segments, 1, 0)
     taken, given = changed_blocks(before, segments)
-    gain = jnp.moveaxis(radio.d2d_gain, 0, 2)[1:, 0]
-    power_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)[1:]
-    sinr = d2d_sinr(radio, power_w, gain, 1.0, 0.0)
+    nodes = problem.by_node
+    power_w = nodes.d2d_power_max_w[1:]
+    sinr = d2d_sinr(radio, power_w, nodes.d2d_gain[1:, 0], 1.0, 0.0)
     sending_s = given * switching.block_moment_bits
     sending_s = sending_s * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
     sending_s = jnp.where(jnp.isfinite(sending_s), sending_s, 0.0)

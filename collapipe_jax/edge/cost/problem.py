@@ -1,6 +1,9 @@
 """One round's problem: everything a policy may look at, and the cost depends on."""
 
-from jaxtyping import Array
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from collapipe_jax.core.quantity import Struct, part, positive, quantity
 from collapipe_jax.edge.cost.convergence import Learning
@@ -31,6 +34,18 @@ class Control(Struct):
         "time-average target of the divergence", r"\bar\Gamma", unit="squared gradient"
     )
     divergence_queue: Array = quantity("effective queue of divergence", "z", unit="targets")
+
+
+class NumbersByNode(NamedTuple):
+    """Numbers of a problem's nodes, these first, as cost and solver have them inside."""
+
+    d2d_gain: Float[Array, "J J N *batch"]  # sender first
+    d2d_power_max_w: Float[Array, "J N *batch"]
+    flops_per_s: Float[Array, "J N *batch"]
+    joules_per_flop: Float[Array, "J N *batch"]
+    memory_bytes: Float[Array, "K N *batch"]
+    energy_budget_j: Float[Array, "J N *batch"]
+    energy_queue: Float[Array, "J N *batch"]
 
 
 class RoundProblem(Struct):
@@ -67,6 +82,20 @@ class RoundProblem(Struct):
         if self.radio.retransmissions != "counted":
             return self
         return self.replace(radio=self.radio.replace(retransmissions="free"))
+
+    @property
+    def by_node(self) -> NumbersByNode:
+        """Numbers of nodes, these before clusters."""
+        radio, compute, control = self.radio, self.compute, self.control
+        return NumbersByNode(
+            d2d_gain=jnp.moveaxis(radio.d2d_gain, 0, 2),
+            d2d_power_max_w=jnp.swapaxes(radio.d2d_power_max_w, 0, 1),
+            flops_per_s=jnp.swapaxes(compute.flops_per_s, 0, 1),
+            joules_per_flop=jnp.swapaxes(compute.joules_per_flop, 0, 1),
+            memory_bytes=jnp.swapaxes(compute.memory_bytes, 0, 1),
+            energy_budget_j=jnp.swapaxes(control.energy_budget_j, 0, 1),
+            energy_queue=jnp.swapaxes(control.energy_queue, 0, 1),
+        )
 
     def with_energy_queue(self, queue: Array) -> "RoundProblem":
         """The problem with another energy queue, in budgets ``[N, K + 1]``."""

@@ -188,7 +188,7 @@ def best_segments(
     active, linear = _subsets(problem, fixed, micro_batches, allocation)
     blocks, per_s = problem.workload.blocks, unit_costs(problem).latency_per_s
     wide, count = with_candidate_axis((problem, micro_batches))
-    memory_bytes = jnp.swapaxes(wide.compute.memory_bytes, 0, 1)
+    memory_bytes = wide.by_node.memory_bytes
     capacity = set_capacity(wide.workload, memory_bytes, count, active, axis=0)
     capacity = capacity.astype(linear.stage_s.dtype)
 
@@ -220,7 +220,7 @@ def _subsets(
 ) -> tuple[Array, LinearCosts]:
     """Subsets ``[K, N, A, R]`` of the active devices, and their costs."""
     received_w = received_interference_w(own, allocation)
-    speed = jnp.swapaxes(problem.compute.flops_per_s, 0, 1)[1:]
+    speed = problem.by_node.flops_per_s[1:]
     held = own.active[1:, :, None]
     subsets = candidate_sets(1.0 / speed[None]) & held
     # An empty one counts for the present one: all clusters that take part still do.
@@ -250,7 +250,7 @@ def best_micro_batches(
     held = jnp.broadcast_to(held, (*segments.shape[:2], *choices.shape))
     fixed = fix_partition(wide, held, jnp.broadcast_to(choices, shape))
     terms = round_terms(fixed, given)
-    memory_bytes = jnp.swapaxes(wide.compute.memory_bytes, 0, 1)
+    memory_bytes = wide.by_node.memory_bytes
     capacity = set_capacity(problem.workload, memory_bytes, choices, held > 0, axis=0)
     fits = jnp.all(held <= capacity, axis=0)
     latency_s = jnp.where(fits, terms.cluster_latency_s, jnp.inf)

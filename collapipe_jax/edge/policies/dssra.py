@@ -227,7 +227,7 @@ LEAST_USEFUL_SNR = 1e-5
 
 def has_useless_link(problem: RoundProblem) -> Bool[Array, " R"]:
     """Whether a link between two nodes of a cluster carries next to nothing at full power."""
-    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
+    memory_bytes = problem.by_node.memory_bytes
     present = jnp.concatenate([jnp.ones_like(memory_bytes[:1], bool), memory_bytes > 0])
     others = ~jnp.eye(len(present), dtype=bool)[:, :, None, None]
     pairs = present[:, None] & present[None] & others
@@ -239,13 +239,13 @@ def linked_devices(problem: RoundProblem) -> Bool[Array, "2 N K R"]:
 
     The first has as many devices as messages can reach. The second has the best weakest link.
     """
-    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
-    wide, memory_bytes = with_candidate_axis((problem, memory_bytes))
-    snr = _full_snr(problem)
+    wide, snr = with_candidate_axis(problem), _full_snr(problem)
     members = candidate_sets(-jnp.minimum(snr[0, 1:], snr[1:, 0])[None])  # [K, N, A, R]
     weakest = _weakest_link(snr, members)
     most_micro_batches = jnp.max(wide.workload.micro_batch_choices, axis=0)
-    capacity = set_capacity(wide.workload, memory_bytes, most_micro_batches, members, axis=0)
+    capacity = set_capacity(
+        wide.workload, wide.by_node.memory_bytes, most_micro_batches, members, axis=0
+    )
     has_room = jnp.sum(jnp.where(members, capacity, 0), axis=0) >= wide.workload.blocks
     size = jnp.where(weakest >= LEAST_USEFUL_SNR, jnp.sum(members, axis=0), 0)
     scores = jnp.stack([size + weakest / (1.0 + weakest), weakest])
@@ -256,9 +256,9 @@ def linked_devices(problem: RoundProblem) -> Bool[Array, "2 N K R"]:
 
 def _full_snr(problem: RoundProblem) -> Float[Array, "J J N R"]:
     """SNR of every pair of a cluster, sender first, at full power on the whole band."""
-    power_w = jnp.swapaxes(problem.radio.d2d_power_max_w, 0, 1)[:, None]
-    gain = jnp.moveaxis(problem.radio.d2d_gain, 0, 2)
-    return d2d_sinr(problem.radio, power_w, gain, jnp.ones(()), jnp.zeros(()))
+    nodes = problem.by_node
+    power_w = nodes.d2d_power_max_w[:, None]
+    return d2d_sinr(problem.radio, power_w, nodes.d2d_gain, jnp.ones(()), jnp.zeros(()))
 
 
 def _weakest_link(

@@ -164,7 +164,7 @@ def _optimise(relaxed: RoundProblem, candidates: Candidates, steps: Array) -> Ca
 
 
 def _scale_to_caps(problem: RoundProblem, relaxed: RoundProblem, candidates: Candidates) -> _Scaled:
-    budget_j = jnp.swapaxes(with_candidate_axis(problem).control.energy_budget_j, 0, 1)
+    budget_j = with_candidate_axis(problem).by_node.energy_budget_j
     relaxed, weights = with_candidate_axis(relaxed), candidates.weights
     fixed = fix_capped_partition(relaxed, candidates.segments, candidates.micro_batches)
     logs = scale_powers_to_caps(fixed, candidates.logs, weights)

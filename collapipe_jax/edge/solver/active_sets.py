@@ -283,12 +283,12 @@ def candidate_sets(preference: Float[Array, "orders K N R"]) -> Bool[Array, "K N
 def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     """Costs of nodes, whichever set is active."""
     radio, work = problem.radio, problem.workload
-    gain = jnp.moveaxis(radio.d2d_gain, 0, 2)
-    max_power_w, received_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1), coupling.interference_w
+    by_node, received_w = problem.by_node, coupling.interference_w
+    gain, max_power_w = by_node.d2d_gain, by_node.d2d_power_max_w
     per_j, receive_per_s = unit_costs(problem).energy_per_j, None
     if problem.compute.receive_power_w is not None:
         receive_per_s = per_j * problem.compute.receive_power_w
-    joules_per_flop = jnp.swapaxes(problem.compute.joules_per_flop, 0, 1)[1:]
+    joules_per_flop = by_node.joules_per_flop[1:]
 
     def block_s(power_w, gain, received_w):
         sinr = d2d_sinr(radio, _levels() * power_w, gain, jnp.ones(()), received_w)
@@ -316,7 +316,7 @@ def active_sets(
     """Messages of every set at every power, shares being equal."""
     radio, received_w = problem.radio, coupling.interference_w
     active = jnp.concatenate([jnp.ones_like(members[:1]), members])
-    gain, one = jnp.moveaxis(radio.d2d_gain, 0, 2), jnp.ones(())
+    gain, one = problem.by_node.d2d_gain, jnp.ones(())
     full = d2d_sinr(radio, nodes.max_power_w[:, None], gain, one, received_w[None])
     backward = jnp.swapaxes(full, 0, 1)
     both = jnp.stack([gain_to_next(full, active), gain_to_next(backward, active)])

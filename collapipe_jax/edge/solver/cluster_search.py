@@ -100,7 +100,7 @@ def search_clusters(
 
     wide, tentative, others = with_candidate_axis((problem, allocation, coupling))
     nodes = node_costs(wide, others)
-    speed = jnp.swapaxes(problem.compute.flops_per_s, 0, 1)
+    speed = problem.by_node.flops_per_s
     members = candidate_sets(jnp.stack([1.0 / speed[1:], nodes.collect_s[0, 1:, :, 0]]))
     sets = active_sets(wide, others, nodes, members)
 
@@ -153,8 +153,8 @@ def _least(tree, cost: Array, count: int):
 
 def _capacity(problem: RoundProblem, sets: RankedSets, step: StepCosts) -> Array:
     """Most blocks of every device in every set, ``[K, N, A, R]``; of GPipe 1 in place of ``A``."""
-    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
     active, count = sets.active[1:], step.micro_batches
+    memory_bytes = problem.by_node.memory_bytes
     capacity = set_capacity(problem.workload, memory_bytes, count, active, axis=0)
     return capacity.astype(step.block_s.dtype)
 
@@ -179,8 +179,7 @@ def _linear_costs(
     full_sinr = jnp.stack([sets.power, at_next_active(sets.power, active)]) * sets.full_sinr
     share = _shares(problem, active, full_sinr, step, sets.balanced_s)
     share = _narrowed_shares(problem, active, full_sinr, step, share)
-    max_power_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
-    power_w = jnp.where(active, sets.power * max_power_w, 0.0)
+    power_w = jnp.where(active, sets.power * problem.by_node.d2d_power_max_w, 0.0)
     segments = active[1:].astype(step.block_s.dtype)
     micro_batches = jnp.broadcast_to(step.micro_batches, active.shape[1:])
     fixed = fix_partition(problem.replace(switching=None), segments, micro_batches)
@@ -294,7 +293,7 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
     others = jnp.broadcast_to(choices, (len(number), *choices.shape))
     changed = jnp.concatenate([stays, others], axis=1)
 
-    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)[:, :, None]
+    memory_bytes = problem.by_node.memory_bytes[:, :, None]
     capacity = set_capacity(work, memory_bytes, changed, moved > 0, axis=0)
     fits = (moved >= 0) & (moved <= capacity)
     differs = jnp.any(moved != own, axis=0) | (changed != number)

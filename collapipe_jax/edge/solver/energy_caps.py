@@ -71,8 +71,7 @@ def fix_capped_partition(
       segments, micro_batches: whole numbers.
     """
     control = problem.control
-    queue = jnp.swapaxes(control.energy_queue, 0, 1)
-    budget_j = jnp.swapaxes(control.energy_budget_j, 0, 1)
+    queue, budget_j = problem.by_node.energy_queue, problem.by_node.energy_budget_j
     no_queue = problem.with_energy_queue(jnp.zeros_like(control.energy_queue))
     fixed = fix_partition(no_queue, segments, micro_batches)
     left_j, least_j = budget_j - fixed.constant_j, least_air_energy_j(fixed)

@@ -1,6 +1,7 @@
-"""Variables of the allocation: logarithms of shares, and of powers over their maxima.
+"""Limits of an allocation, in its variables: logarithms of shares, and of powers over their maxima.
 
-Maxima are ``d2d_power_max_w`` and ``d2e_power_max_w`` of :class:`.Radio`.
+They have limits: shares sum to 1 at most, and powers stay between a least one and
+``d2d_power_max_w`` or ``d2e_power_max_w`` of :class:`.Radio`.
 """
 
 import jax.numpy as jnp
@@ -17,12 +18,11 @@ LEAST_LOG_SHARE = -30.0
 
 def to_allocation(fixed: FixedPartition, logs: Allocation) -> Allocation:
     """Shares, and powers in watts, of their logarithms; with batch axes."""
-    radio = fixed.radio
     return Allocation(
         d2d_share=jnp.exp(logs.d2d_share),
-        d2d_power=jnp.swapaxes(radio.d2d_power_max_w, 0, 1) * jnp.exp(logs.d2d_power),
+        d2d_power=fixed.d2d_power_max_w * jnp.exp(logs.d2d_power),
         d2e_share=jnp.exp(logs.d2e_share),
-        d2e_power=radio.d2e_power_max_w * jnp.exp(logs.d2e_power),
+        d2e_power=fixed.radio.d2e_power_max_w * jnp.exp(logs.d2e_power),
     )
 
 
@@ -45,10 +45,9 @@ def to_logs(fixed: FixedPartition, decision: Decision) -> Allocation:
         return power_w / jnp.where(limit_w > 0, limit_w, 1.0)
 
     allocation = decision_allocation(decision)
-    limit_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
     return Allocation(
         d2d_share=log(allocation.d2d_share, active),
-        d2d_power=log(over(allocation.d2d_power, limit_w), active),
+        d2d_power=log(over(allocation.d2d_power, fixed.d2d_power_max_w), active),
         d2e_share=log(allocation.d2e_share, participates),
         d2e_power=log(over(allocation.d2e_power, radio.d2e_power_max_w), participates),
     )
