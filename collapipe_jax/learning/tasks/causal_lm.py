@@ -221,7 +221,7 @@ class LanguageModelling(Task):
             data=data,
             pretrained=pretrained,
             pretrained_folder=folder,
-            answers=data.train.unscored is not None,
+            answers=data.train.scored is not None,
         )
 
     def starting_params(self, fresh: Params) -> Params:
@@ -383,8 +383,8 @@ def _encode(tokenizer: ByteTokenizer, samples: Sequence[Sample], length: int) ->
     exchanges = [sample for sample in samples if isinstance(sample, Exchange)]
     if not exchanges:  # of a file all are, or none
         return ScoredSet(CausalBatch(tokenizer.rows(learnt, length)), learnt, counts)
-    rows, unscored, cut = tokenizer.exchange_rows(exchanges, length)
-    return ScoredSet(CausalBatch(rows, unscored), learnt, counts | {_CUT: cut})
+    rows, is_answer, cut = tokenizer.exchange_rows(exchanges, length)
+    return ScoredSet(CausalBatch(rows, is_answer), learnt, counts | {_CUT: cut})
 
 
 def bits_per_byte(loss: float, tokens: int, size_bytes: int) -> float:
