@@ -184,11 +184,13 @@ def _from_texts(
     length = min(8 * math.ceil(longest / 8), most, sizes.positions)
     rows, is_exchange = len(lengths), isinstance(corpus.train[0], Exchange)
     is_packed = config.task.packing if _PACKING_KEY in given else is_exchange
+    clusters, steps = config.network.clusters, config.training.local_steps
+    batch = _LARGEST_CAUSAL_BATCH if isinstance(sizes, CausalConfig) else _LARGEST_BATCH
     if is_packed:  # each cluster may have one more, half empty
         room = length + 1
         rows = int(first_fit_decreasing(np.minimum(lengths, room), room).max()) + 1
-    clusters, steps = config.network.clusters, config.training.local_steps
-    batch = _LARGEST_CAUSAL_BATCH if isinstance(sizes, CausalConfig) else _LARGEST_BATCH
+        # A step has about as many texts as without packing: fewer steps would learn less.
+        batch = 1 << max(0, round(math.log2(batch * rows / len(lengths))))
     while batch > 1 and batch * clusters * steps > rows:
         batch //= 2
     if "training.batch" in given:

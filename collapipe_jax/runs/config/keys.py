@@ -291,7 +291,7 @@ LEARNING_KEYS: dict[str, Any] = {
             False,
             "pack several prompts with answers in a row of `source_length`, each attending to "
             "itself alone, of causal_lm; mini-batches then count rows",
-            why="off: fine-tuning sets it where training has such texts (Krell et al. 2021)",
+            why="off: fine-tuning sets it for such texts (Krell et al. 2021)",
         ),
         split=key(
             "iid",
