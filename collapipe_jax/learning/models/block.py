@@ -322,13 +322,20 @@ def encoder_block(
 ) -> Array:
     """One block of the encoder, its parameters without the axis ``L``, its own ``layer_keys``.
 
-    An example without any real token gets finite values.
+    The mask ``[B, S]`` tells which tokens are real, or of packed rows as integers which text each
+    token is part of. A text then attends to itself alone. An example without any real token gets
+    finite values.
     """
     allowed, positions = mask[:, None, :], None
-    if config.is_causal:  # no token reads a later one, and the first has position 0
+    if is_packed := mask.dtype != bool:  # what lies behind the texts attends to its like
+        allowed = mask[:, :, None] == allowed
+    if config.is_causal:  # no token reads a later one, and the first of a text has position 0
         length = x.shape[1]
         allowed = jnp.tril(jnp.ones((1, length, length), bool)) & allowed
         positions = jnp.arange(length)[None]
+        if is_packed:
+            begins = jnp.diff(mask, axis=1, prepend=mask[:, :1]) != 0
+            positions -= jax.lax.cummax(jnp.where(begins, positions, 0), axis=1)
     return bind(Block, config, block_params)(x, allowed, keys, positions=positions)[0]
 
 

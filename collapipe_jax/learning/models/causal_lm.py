@@ -9,7 +9,7 @@ them starts with two equal ones, and training moves each by its own gradient.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +39,12 @@ class CausalBatch(NamedTuple):
     """Texts with their first and last token; int32, ``NOTHING`` behind them."""
 
     token_ids: Ids  # [B, S + 1]; each token but the first is predicted from those before it
-    # Number of the first predictions of a row that are no part of the loss, [B]: a prompt's; None
-    # where all are
-    unscored: Ids | None = None
+    # Which tokens are part of the loss, bool [B, S + 1]: of an exchange the answer's; the first of
+    # a text is not. None where all are that have a token before them
+    scored: Any = None
+    # Packed rows: number from 1 of each token's text in its row, 0 behind the texts, [B, S + 1].
+    # None where a row has one text
+    segment_ids: Ids | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,11 +76,13 @@ class CausalLM(SplitModel):
     def embed(
         self, embedding_params: Params, batch: CausalBatch, keys: Array | None
     ) -> tuple[Array, Array]:
-        """Rows of the table for all tokens but the last, and which of them are tokens."""
-        x = look_up(embedding_params, batch.token_ids[:, :-1])
+        """Rows of the table for all tokens but the last, and which are tokens, or of which text."""
+        ids, texts = batch.token_ids[:, :-1], batch.segment_ids
+        mask = ids != NOTHING if texts is None else texts[:, :-1]
+        x = look_up(embedding_params, ids)
         # The embedding draws as the layer after the blocks.
         keys = layer_keys(keys, self.sizes.encoder_blocks)
-        return dropout(x, keys, 0, self.sizes.dropout_rate), batch.token_ids[:, :-1] != NOTHING
+        return dropout(x, keys, 0, self.sizes.dropout_rate), mask
 
     def losses(
         self, decoder_params: Params, encoded: Array, batch: CausalBatch, keys: Array | None
@@ -95,20 +100,18 @@ class CausalLM(SplitModel):
         return {"word": jnp.where(ids == NOTHING, self.sizes.vocabulary_size, ids)}
 
     def filled(self, batch: CausalBatch) -> np.ndarray:
-        """Share of the row that a text fills."""
+        """Share of the row that its texts fill."""
         return filled_share(batch.token_ids - NOTHING)  # which has 0 for nothing
 
     def shortened(self, batch: CausalBatch, share: float) -> CausalBatch:
         """The same texts in shorter rows."""
-        return batch._replace(token_ids=shortened(batch.token_ids, share))
+        return jax.tree.map(lambda rows: shortened(rows, share), batch)
 
 
 def scored_targets(batch: CausalBatch) -> Array:
     """Which predictions are part of the loss, ``[B, S]``."""
     is_token = batch.token_ids[:, 1:] != NOTHING
-    if batch.unscored is None:
-        return is_token
-    return is_token & (np.arange(is_token.shape[1])[None] >= batch.unscored[:, None])
+    return is_token if batch.scored is None else is_token & batch.scored[:, 1:]
 
 
 def look_up(embedding_params: Params, ids: Array) -> Array:

@@ -34,7 +34,7 @@ class SplitModel(abc.ABC):
     def embed(
         self, embedding_params: Params, batch: Batch, keys: Array | None
     ) -> tuple[Array, Array]:
-        """The control unit's part: ``(x [B, S, h], mask [B, S])`` of a batch."""
+        """The control unit's part: ``(x [B, S, h], mask [B, S])``, as of ``encoder_block``."""
 
     @abc.abstractmethod
     def losses(

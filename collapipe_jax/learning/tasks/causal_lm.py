@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,7 @@ from collapipe_jax.learning.tasks.instructions import (
     learnt_text,
     text_of,
 )
+from collapipe_jax.learning.tasks.packing import first_fit_decreasing, packed
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.scores import perplexity
 from collapipe_jax.learning.tasks.subwords import (
@@ -92,7 +93,7 @@ class LanguageModelling(Task):
         {
             "model.pretrained",
             *(f"model.{key}" for key in FURTHER_SIZES),
-            *(f"task.{key}" for key in (*_OF_FILES, "skip_broken")),
+            *(f"task.{key}" for key in (*_OF_FILES, "skip_broken", "packing")),
         }
     )
 
@@ -154,16 +155,20 @@ class LanguageModelling(Task):
         """Texts of the files; None where they are to be generated.
 
         Raises:
-          InputError: a missing or broken file, or a number out of its range; or all of these.
+          InputError: a missing or broken file, or a number out of its range, or all of these; or
+            packing of texts that are no exchanges.
         """
-        task = config["task"]
+        task, sets = config["task"], None
         given = {key: task[key] for key in (*_OF_FILES, "skip_broken") if task.get(key)}
-        if not given and task.get("corpus") == SYNTHETIC:
-            return None
-        if "train" not in given:
-            remedy = "Give a file with a text a line"
-            raise InputError("task.train", "", "causal_lm needs it with others", remedy)
-        return read_text_sets(**given, seed=seed_of(config, "task"))
+        if given or task.get("corpus") != SYNTHETIC:
+            if "train" not in given:
+                remedy = "Give a file with a text a line"
+                raise InputError("task.train", "", "causal_lm needs it with others", remedy)
+            sets = read_text_sets(**given, seed=seed_of(config, "task"))
+        if task.get("packing") and not (sets and isinstance(sets.train[0], Exchange)):
+            problem = "the training texts are no prompts with answers, which it is for"
+            raise InputError("task.packing", True, problem, "Give False")
+        return sets
 
     @classmethod
     def load_data(
@@ -221,8 +226,20 @@ class LanguageModelling(Task):
             data=data,
             pretrained=pretrained,
             pretrained_folder=folder,
-            answers=data.train.unscored is not None,
+            answers=data.train.scored is not None,
         )
+
+    def pack(self, cluster_indices: Sequence[np.ndarray]) -> tuple[Self, list[np.ndarray]]:
+        """As ``Task.pack``; each cluster packs its exchanges by ``first_fit_decreasing``."""
+        apart = self.data.train if self.data.unpacked is None else self.data.unpacked
+        lengths = np.sum(apart.token_ids != NOTHING, axis=1)
+        row_of_text, rows = np.empty(len(lengths), np.int64), [0]
+        for indices in cluster_indices:
+            own = first_fit_decreasing(lengths[indices], apart.token_ids.shape[1])
+            row_of_text[indices] = rows[-1] + own
+            rows.append(rows[-1] + int(own.max()) + 1)
+        data = self.data._replace(train=packed(apart, row_of_text), unpacked=apart)
+        return dataclasses.replace(self, data=data), list(map(np.arange, rows[:-1], rows[1:]))
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any, else fresh ones."""
@@ -383,8 +400,8 @@ def _encode(tokenizer: ByteTokenizer, samples: Sequence[Sample], length: int) ->
     exchanges = [sample for sample in samples if isinstance(sample, Exchange)]
     if not exchanges:  # of a file all are, or none
         return ScoredSet(CausalBatch(tokenizer.rows(learnt, length)), learnt, counts)
-    rows, unscored, cut = tokenizer.exchange_rows(exchanges, length)
-    return ScoredSet(CausalBatch(rows, unscored), learnt, counts | {_CUT: cut})
+    rows, is_answer, cut = tokenizer.exchange_rows(exchanges, length)
+    return ScoredSet(CausalBatch(rows, is_answer), learnt, counts | {_CUT: cut})
 
 
 def bits_per_byte(loss: float, tokens: int, size_bytes: int) -> float:

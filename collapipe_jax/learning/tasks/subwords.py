@@ -506,19 +506,22 @@ class ByteTokenizer:
     def exchange_rows(
         self, exchanges: Sequence[Exchange], length: int
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        """A row for each exchange, ``[n, length + 1]``; its unscored predictions; how many are cut.
+        """A row for each exchange, and which tokens are the answer's; how many are cut.
 
-        Of a prompt that is too long the end is kept, and of an answer the begin.
+        Both are ``[n, length + 1]``. Of a prompt that is too long the end is kept, and of an answer
+        the begin. The first token of a row counts as asked: nothing predicts it.
         """
-        rows, unscored, cut = [], [], 0
+        rows, asked_tokens, cut = [], [], 0
         for exchange in exchanges:
             asked, answer = self.exchange(exchange)
             cut += len(asked) + len(answer) > length + 1
             answer = answer[:length]
             asked = asked[-(length + 1 - len(answer)) :]
             rows.append([*asked, *answer])
-            unscored.append(max(len(asked) - 1, 0))
-        return pad_rows(rows, length + 1, NOTHING), np.array(unscored, np.int32), cut
+            asked_tokens.append(max(len(asked), 1))
+        ids = pad_rows(rows, length + 1, NOTHING)
+        is_answer = np.arange(length + 1) >= np.array(asked_tokens)[:, None]
+        return ids, is_answer & (ids != NOTHING), cut
 
     def continuation(self, prompt: Sequence[int], new: Sequence[int]) -> str:
         """Text of new pieces after a prompt's: spaces depend on what is before them."""

@@ -63,6 +63,7 @@ class TaskData(NamedTuple):
     split_keys: Any = None
     train_text: Any = None  # texts behind ``train``, where the task needs them
     counts: Mapping[str, Any] = {}  # what a summary says of all sets: texts cut or left out
+    unpacked: Any = None  # where ``train`` has packed rows, the same texts in rows apart
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,6 +132,16 @@ class Task(abc.ABC):
         """
         del seed
         return jax.tree.map(lambda leaf: leaf[rows], self.data.train)
+
+    def pack(self, cluster_indices: Sequence[np.ndarray]) -> tuple[Self, list[np.ndarray]]:
+        """The task with packed rows of training, and the rows of each cluster.
+
+        It is called where ``task.packing`` is set. A row has samples of one cluster alone.
+
+        Args:
+          cluster_indices: samples of each cluster, a partition of all before any packing.
+        """
+        raise NotImplementedError
 
     @functools.cached_property
     def filled(self) -> np.ndarray:

@@ -48,8 +48,8 @@ from collapipe_jax.runs.config.system import build_system
 class Experiment:
     """A configuration ready to run.
 
-    Clusters have the training samples of ``cluster_indices``, and the shares ``cluster_weight
-    [N]`` of all.
+    Clusters have the training samples of ``cluster_indices``, or with ``task.packing`` the rows.
+    ``cluster_weight [N]`` are their shares of all samples.
     """
 
     config: dict[str, Any]  # nested, as it is saved
@@ -134,6 +134,12 @@ def build_experiment(
     )
     sizes = np.array([len(indices) for indices in cluster_indices])
     weight = sizes / sizes.sum()
+    if config.task.packing:
+        task, cluster_indices = task.pack(cluster_indices)
+        if (least := min(map(len, cluster_indices))) < training.batch:
+            problem = f"leaves a cluster {least} rows, fewer than the batch of {training.batch}"
+            remedy = "Give False, use fewer clusters, or lower training.batch"
+            raise InputError("task.packing", True, problem, remedy)
     return Experiment(
         config=config.to_dict(),
         corpus=corpus,

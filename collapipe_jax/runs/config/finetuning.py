@@ -35,6 +35,7 @@ from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
 from collapipe_jax.learning.tasks.classification import read_labelled_text
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.instructions import Exchange
+from collapipe_jax.learning.tasks.packing import first_fit_decreasing
 from collapipe_jax.learning.tasks.records import SUFFIXES
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.subwords import ByteTokenizer, WordPiece
@@ -64,7 +65,7 @@ _BERT_RATES = ((512, 6e-4), (1024, 1e-4), (math.inf, 3e-5))  # below a width
 _BERT_ADAPTER_RATE = 2e-3
 
 
-_SKIP_KEY = "task.skip_broken"
+_SKIP_KEY, _PACKING_KEY = "task.skip_broken", "task.packing"
 
 
 class FineTuning(NamedTuple):
@@ -165,7 +166,7 @@ def _from_texts(
     values: dict[str, Any],
     given: dict[str, Any],
 ) -> dict[str, Any]:
-    """Keys that follow from the training texts: their length and their number."""
+    """Keys that follow from the training texts: their length and the number of their rows."""
     config, _ = read_values(kind, {**values, **given})
     model = values["model.pretrained"]
     corpus = find_task(kind).read_corpus(config.to_dict())
@@ -181,14 +182,21 @@ def _from_texts(
     longest = int(np.quantile(lengths, 0.98, method="higher"))
     most = _LONGEST_EXCHANGE if isinstance(corpus.train[0], Exchange) else _LONGEST
     length = min(8 * math.ceil(longest / 8), most, sizes.positions)
+    rows, is_exchange = len(lengths), isinstance(corpus.train[0], Exchange)
+    is_packed = config.task.packing if _PACKING_KEY in given else is_exchange
     clusters, steps = config.network.clusters, config.training.local_steps
     batch = _LARGEST_CAUSAL_BATCH if isinstance(sizes, CausalConfig) else _LARGEST_BATCH
-    while batch > 1 and batch * clusters * steps > len(lengths):
+    if is_packed:  # each cluster may have one more, half empty
+        room = length + 1
+        rows = int(first_fit_decreasing(np.minimum(lengths, room), room).max()) + 1
+        # A step has about as many texts as without packing: fewer steps would learn less.
+        batch = 1 << max(0, round(math.log2(batch * rows / len(lengths))))
+    while batch > 1 and batch * clusters * steps > rows:
         batch //= 2
     if "training.batch" in given:
         batch = config.training.batch
     passes = _CAUSAL_PASSES if isinstance(sizes, CausalConfig) else _PASSES
-    rounds = max(10, math.ceil(passes * len(lengths) / (batch * clusters * steps)))
+    rounds = max(10, math.ceil(passes * rows / (batch * clusters * steps)))
     if "training.rounds" in given:
         rounds = config.training.rounds
     every = max(1, rounds // 10)
@@ -200,6 +208,8 @@ def _from_texts(
         "evaluation.every_rounds": every,
         "checkpoint_every_rounds": every,
     }
+    if is_exchange:
+        keys[_PACKING_KEY] = is_packed
     if hasattr(corpus, "labels"):
         keys["task.labels"] = len(corpus.labels)
     return keys
@@ -281,6 +291,7 @@ def _rounded_up(value: float) -> float:
 def _summary(kind: str, values: dict[str, Any]) -> str:
     shown = {
         "task.source_length": "rows of {} tokens",
+        _PACKING_KEY: "packing {}",
         "training.batch": "batch {}",
         "training.rounds": "{} rounds",
         "training.client_learning_rate": "rate {}",

@@ -287,6 +287,12 @@ LEARNING_KEYS: dict[str, Any] = {
         source_length=key(
             24, "tokens of a source or text; longer pairs are dropped, longer texts cut", "> 0"
         ),
+        packing=key(
+            False,
+            "pack several prompts with answers in a row of `source_length`, each attending to "
+            "itself alone, of causal_lm; mini-batches then count rows",
+            why="off: fine-tuning sets it for such texts (Krell et al. 2021)",
+        ),
         split=key(
             "iid",
             "split of samples over clusters: `iid`; `dirichlet` over length of the source, type of "

@@ -376,4 +376,11 @@ PRIVACY_RULES = (
         "an example's length then decides which others are in its batch",
         "Give 1",
     ),
+    _of_unit(
+        "example",
+        "task.packing",
+        bool,
+        "an example's length then decides which others share its row",
+        "Give False",
+    ),
 )

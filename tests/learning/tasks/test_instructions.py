@@ -140,21 +140,21 @@ def test_marks_are_pieces_in_a_template_and_text_elsewhere(tokenizer):
 def test_rows_keep_the_end_of_a_prompt_and_the_begin_of_an_answer(tokenizer):
     asked, answer = tokenizer.exchange(ASKED)
     whole = len(asked) + len(answer)
-    rows, unscored, cut = tokenizer.exchange_rows([ASKED], whole + 4)
-    assert (unscored.tolist(), cut) == ([len(asked) - 1], 0)
+    rows, is_answer, cut = tokenizer.exchange_rows([ASKED], whole + 4)
+    assert (rows[is_answer].tolist(), cut) == (answer, 0)
     assert rows[0].tolist() == [*asked, *answer, *[NOTHING] * 5]
-    rows, unscored, cut = tokenizer.exchange_rows([ASKED], whole - 3)
+    rows, is_answer, cut = tokenizer.exchange_rows([ASKED], whole - 3)
     assert rows[0].tolist() == [*asked[2:], *answer]
-    assert (unscored.tolist(), cut) == ([len(asked) - 3], 1)
-    rows, unscored, _ = tokenizer.exchange_rows([ASKED], 2)
+    assert (rows[is_answer].tolist(), cut) == (answer, 1)
+    rows, is_answer, _ = tokenizer.exchange_rows([ASKED], 2)
     assert rows[0].tolist() == [asked[-1], *answer[:2]]
-    assert unscored.tolist() == [0]
+    assert is_answer.tolist() == [[False, True, True]]
 
 
 def test_the_loss_is_of_answers_alone():
     sizes, params, _ = load_causal_lm(DATA / "llama_tiny")
     ids = np.array([[5, 6, 7, 8, 9, NOTHING], [9, 8, 7, 6, 5, 4]])
-    batch = CausalBatch(jnp.asarray(ids), jnp.array([2, 0]))
+    batch = CausalBatch(jnp.asarray(ids), np.arange(6) >= np.array([[3], [1]]))
     lm = CausalLM(sizes=sizes)
     losses, counts = example_losses(lm, params, batch)
     log_p = jax.nn.log_softmax(logits(lm, params, batch))
@@ -163,4 +163,4 @@ def test_the_loss_is_of_answers_alone():
     np.testing.assert_allclose(losses, [-right[0, 2:4].sum(), -right[1].sum()], rtol=1e-5)
     short = lm.shortened(batch, 0.5)
     assert short.token_ids.shape == (2, 3)
-    assert short.unscored.tolist() == [2, 0]
+    assert short.scored.tolist() == [[False] * 3, [False, True, True]]

@@ -80,6 +80,28 @@ def test_what_a_user_gives_stays_and_others_follow_it(models, files):
     assert values["devices.memory_share"] < 1.0
 
 
+def test_prompts_with_answers_are_packed_and_batch_and_passes_count_their_rows(models, tmp_path):
+    prompts = (f"{number}{' zinc' * (4 * (number % 4 == 0))}" for number in range(800))
+    records = [json.dumps({"prompt": prompt, "response": "gold"}) for prompt in prompts]
+    (tmp_path / "a.jsonl").write_text("\n".join(records))
+
+    def keys(**given):
+        return fine_tuning(models["causal_lm"], str(tmp_path / "a.jsonl"), given=given)
+
+    packed, apart = keys(), keys(**{"task.packing": "False"})
+    assert packed.values["task.packing"] is True
+    assert "packing True" in packed.summary
+    assert packed.values["task.source_length"] == apart.values["task.source_length"]
+    # About as many texts in a step, so as many steps, of fewer rows.
+    batches = [each.values["training.batch"] for each in (packed, apart)]
+    rounds = [each.values["training.rounds"] for each in (packed, apart)]
+    assert batches == [4, 8]
+    assert 0.7 < rounds[0] / rounds[1] < 1.4
+    (tmp_path / "lines.txt").write_text("we sell zinc\nwe sell gold\n" * 40)
+    lines = fine_tuning(models["causal_lm"], str(tmp_path / "lines.txt"))
+    assert "task.packing" not in lines.values
+
+
 def test_a_split_of_a_file_has_labels(models, tmp_path):
     entries = [["buy zinc", "buy"], ["sell gold", "sell"]] * 20
     (tmp_path / "a.json").write_text(json.dumps({"train": entries, "test": entries[:2]}))

@@ -40,6 +40,7 @@ def accountant(monkeypatch):
         ({"policy.name": "vanilla_fl"}, "training.activation_noise", 1.0),
         (ON | {"privacy.epsilon": 1.0}, "privacy.noise_multiplier", 2.0),
         (EXAMPLES, "training.length_buckets", 2),
+        (EXAMPLES | {"task.kind": "causal_lm"}, "task.packing", True),
         (EXAMPLES, "training.embedding_rate_factor", 0.0),
         (ON | {"task.train": "pairs.tsv"}, "task.kind", "translation"),
         (

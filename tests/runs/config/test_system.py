@@ -301,7 +301,7 @@ def test_every_key_of_the_task_reaches_the_data(objective, tmp_path):
 
 
 def test_no_key_of_the_task_is_forgotten():
-    elsewhere = {"task.kind", "task.split", "task.concentration"}
+    elsewhere = {"task.kind", "task.split", "task.concentration", "task.packing"}
     # Of objectives, which draw from the data.
     elsewhere |= {"task.piece_dropout", "task.whole_words", "task.masked_share", "task.tagged"}
     named = {name for names in READS.values() for name in names} - {"seed"}
