@@ -23,6 +23,7 @@ all devices. The same command goes on with what is missing. Several processes sh
 
 import argparse
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from collapipe_jax.cli.options import add_sweep, given_of, make_parser
 from collapipe_jax.cli.plan import plan_round
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
 from collapipe_jax.core.console import console_for_tables, make_table
-from collapipe_jax.core.errors import InputError, collect
+from collapipe_jax.core.errors import InputError, InputWarning, collect
 from collapipe_jax.core.files import own_share, write_sealed
 from collapipe_jax.core.statistics import interval_text, mean_interval
 from collapipe_jax.edge.policies.registry import policy_entry
@@ -119,6 +120,7 @@ def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     if linear:
         write_sealed(path, summary)
     _print_summary(summary)
+    warn_of_better_linear_model(run.summary, linear)
 
 
 def _show_round(experiment: Experiment) -> None:
@@ -130,6 +132,20 @@ def _show_round(experiment: Experiment) -> None:
     problem, console = experiment.system.mean_problem, console_for_tables(_WIDTH)
     _, (table, summary, _) = plan_round(problem, experiment.policy)
     console.print(table, summary, sep="\n", highlight=False)
+
+
+def warn_of_better_linear_model(summary: Mapping[str, Any], linear: Mapping[str, Any]) -> None:
+    """Warn where a linear model of the same texts has a better score: nothing else would say so."""
+    for name, score in linear.items():
+        ours = summary.get(name.removesuffix("_linear"))
+        if score is not None and ours is not None and ours < score:
+            text = (
+                f"{name.removesuffix('_linear')} = {ours:.4g}: a linear model of the same texts "
+                f"reaches {score:.4g}. Try a lower training.client_learning_rate, or more "
+                "training.rounds"
+            )
+            warnings.warn(f"{text}.", InputWarning, stacklevel=2)
+            return
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

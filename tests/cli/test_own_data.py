@@ -1,12 +1,15 @@
 """What is wrong with one's own files is reported at once, and what is right is trained on."""
 
 import json
+import warnings
 
 import pytest
 from support import SUPPORT, tiny_corpora
 
 from collapipe_jax.cli import compare, train
 from collapipe_jax.cli.options import run_reporting_errors
+from collapipe_jax.cli.train import warn_of_better_linear_model
+from collapipe_jax.core.errors import InputWarning
 
 FILES = {
     "good.csv": "text,label\n" + "".join(f"on {n},home\npay {n},bank\n" for n in range(40)),
@@ -176,6 +179,16 @@ def test_there_is_no_linear_model_of_translation(files, capfd):
     given = {"train": "good.tsv", "test": "test.tsv"}
     (line,) = told(capfd, "translation", "--linear-baseline", **given)
     assert line.startswith("--linear-baseline = True: there is no linear model of translation")
+
+
+def test_a_better_linear_model_is_named_with_what_to_change():
+    ours = {"test_span_f1": 3.0, "test_recall_of_seen": None}
+    linear = {"test_span_f1_linear": 21.5, "test_recall_of_seen_linear": 40.0}
+    with pytest.warns(InputWarning, match=r"test_span_f1 = 3: .* 21.5. Try a lower training.cl"):
+        warn_of_better_linear_model(ours, linear)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_better_linear_model({"test_span_f1": 30.0}, linear)
 
 
 @pytest.mark.parametrize(
