@@ -15,7 +15,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -181,16 +181,22 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
 def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> int:
     """Memory of one device for a training step, as XLA lays it out.
 
-    Arguments (parameters, moments, batch), outputs that are not arguments updated in
-    place, and temporary memory (gradients, kept activations, work in progress).
     ``schedule`` is a key of ``SCHEDULES``, or None for the fused step on one device.
     """
     mesh = None if schedule is None else make_pipeline_mesh(1, shape.stages)
     step = make_step(config, shape, schedule)
-    lowered = step.lower(*lay_out(True, mesh, config, shape))
-    found = lowered.compile(compiler_options=QUICK).memory_analysis()
-    sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
-    return sizes - found.alias_size_in_bytes
+    return program_bytes(step.lower(*lay_out(True, mesh, config, shape)))
+
+
+def program_bytes(lowered: Any) -> int:
+    """Memory of one device for a program, as XLA lays it out.
+
+    Arguments (parameters, moments, batch), outputs that are not arguments updated in
+    place, and temporary memory (gradients, kept activations, work in progress).
+    """
+    sizes = lowered.compile(compiler_options=QUICK).memory_analysis()
+    whole = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+    return whole - sizes.alias_size_in_bytes
 
 
 def measure_memory(config: EncoderConfig, shape: Shape) -> list[dict]:

@@ -61,6 +61,20 @@ def _with_adapters(block: BlockCounts, sizes: EncoderConfig, sequence: int) -> B
     )
 
 
+def recomputed_flops(sizes: EncoderConfig, sequence: int) -> float:
+    """FLOPs of the second forward pass of a block whose activations are recomputed.
+
+    No gradient needs the block's last product, unless a norm follows it. XLA leaves it out.
+    """
+    flops = block_counts(sizes, sequence).flops
+    if sizes.norm == "post":
+        return flops
+    inputs, adapters = sizes.feed_forward_width, sizes.adapters
+    if adapters is not None and "outer" in adapters.targets:
+        inputs += adapters.rank
+    return flops - 2.0 * sequence * inputs * sizes.width
+
+
 def _linear_maps(sizes: EncoderConfig) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of every linear map of a block."""
     width, inner = sizes.width, sizes.feed_forward_width
@@ -236,11 +250,11 @@ def decoder_flops(
 
     A decoder block is an encoder block over the target with, besides, attention to the
     source: two projections over each sequence and two products between them. The
-    projection to the vocabulary follows. Backward counts twice forward, and three times
-    where blocks are recomputed.
+    projection to the vocabulary follows. Backward counts twice forward. Blocks that are
+    recomputed run forward once more, without their last product.
     """
     source, target = source_length, target_length
     cross = 4 * (target + source) * width**2 + 4 * source * target * width
     block = block_flops(target, width, feed_forward_width) + cross
-    passes = 4.0 if rematerialise else 3.0
-    return passes * blocks * block + 3.0 * 2 * target * width * vocabulary_size
+    again = block - 2.0 * target * width * feed_forward_width if rematerialise else 0.0
+    return blocks * (3.0 * block + again) + 3.0 * 2 * target * width * vocabulary_size

@@ -41,7 +41,7 @@ from collapipe_jax.learning.federated.optimizers import (
     numbers_per_parameter,
 )
 from collapipe_jax.learning.models.config import EncoderConfig
-from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_counts
+from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_counts, recomputed_flops
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.runs.config.checks import typed_values
 from collapipe_jax.runs.config.default import Config
@@ -320,7 +320,8 @@ def encoder_workload(
 
     Args:
       sizes: sizes and kind of the blocks. Where activations are recomputed in the backward
-        pass, only a block's input is kept, and backward costs a forward pass more. With adapters,
+        pass, only a block's input is kept, and backward costs a forward pass more. One block at
+        a time then has its activations and as many numbers of their gradients. With adapters,
         they and the decoder are all that is trained.
       sequence: tokens of a sample.
       activation_number_bits, parameter_number_bits: precision on the links.
@@ -332,6 +333,9 @@ def encoder_workload(
       **others: the other fields of :class:`Workload`.
     """
     block, recomputes = block_counts(sizes, sequence), sizes.rematerialise
+    backward_flops = block.backward_flops
+    if recomputes:
+        backward_flops += recomputed_flops(sizes, sequence)
     activations = sequence * sizes.width
     every = block.parameters, embedding_parameters, decoder_parameters
     trained = tuple(trained_fraction * parameters for parameters in every)
@@ -351,14 +355,14 @@ def encoder_workload(
     numbers: dict[str, Any] = {
         "blocks": sizes.encoder_blocks,
         "block_flops": block.flops,
-        "backward_ratio": block.backward_flops / block.flops + float(recomputes),
+        "backward_ratio": backward_flops / block.flops,
         "activation_bits": float(activation_number_bits * activations),
         "target_bits": float(token_bits * target_tokens),
         "block_param_bits": block_bits,
         "embedding_param_bits": embedding_bits,
         "block_static_bytes": block_static,
         "block_kept_bytes": float(NUMBER_BYTES * activations) if recomputes else block.kept_bytes,
-        "block_working_bytes": block.kept_bytes if recomputes else 0.0,
+        "block_working_bytes": 2.0 * block.kept_bytes if recomputes else 0.0,
     }
     ends: dict[str, Any] = {
         "decoder_param_bits": decoder_bits,

@@ -161,8 +161,10 @@ def test_adapters_alone_travel_and_have_gradients():
 
 
 def test_rematerialisation_keeps_the_input_and_pays_a_forward_pass():
+    """The block's last product is not computed again; one block has activations and gradients."""
     plain = translator_workload()
     work = translator_workload(rematerialise=True)
-    assert work.backward_ratio == 3
+    last = 2 * 20 * 48 * 160
+    assert work.block_flops * (3 - work.backward_ratio) == pytest.approx(last, rel=1e-5)
     assert work.block_kept_bytes == 4 * 20 * 48
-    assert work.block_working_bytes == plain.block_kept_bytes
+    assert work.block_working_bytes == 2 * plain.block_kept_bytes
