@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collapipe_jax.learning.models.config import EncoderConfig
     from collapipe_jax.learning.models.split_model import SplitModel
     from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
-    from collapipe_jax.learning.tasks.bert import count_work as bert_work
-    from collapipe_jax.learning.tasks.bert import make_sizes as bert_sizes
+    from collapipe_jax.learning.tasks.bert_tasks import count_work as bert_work
+    from collapipe_jax.learning.tasks.bert_tasks import make_sizes as bert_sizes
     from collapipe_jax.learning.tasks.corpora import TextFile
     from collapipe_jax.learning.tasks.registry import TrainedModel, load
     from collapipe_jax.learning.tasks.task import ScoredSet, Task, TaskData, in_batches
@@ -31,8 +31,8 @@ _PUBLIC = {
     "TaskData": "tasks.task",
     "TextFile": "tasks.corpora",
     "TrainedModel": "tasks.registry",
-    "bert_sizes": "tasks.bert:make_sizes",
-    "bert_work": "tasks.bert:count_work",
+    "bert_sizes": "tasks.bert_tasks:make_sizes",
+    "bert_work": "tasks.bert_tasks:count_work",
     "encode_clusters": "pipeline.execution",
     "in_batches": "tasks.task",
     "init_encoder": "models.block",

@@ -38,10 +38,10 @@ from collapipe_jax.core.console import make_table
 from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.models.bert import bert_encode, init_bert
+from collapipe_jax.learning.models.bert_files import load_bert
 from collapipe_jax.learning.models.config import BertConfig
 from collapipe_jax.learning.models.counts import block_flops
 from collapipe_jax.learning.models.layers import Params, example_keys
-from collapipe_jax.learning.models.pretrained import load_bert
 from experiments.benchmarks.timing import in_turns, timed
 
 CLASSES = 2

@@ -20,6 +20,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
 from collapipe_jax.core.errors import InputError, rename_error_keys
+from collapipe_jax.learning.models.bert_files import (
+    LabellingBert,
+    load_bert,
+    name_with_head,
+    read_head,
+    read_labels,
+)
 from collapipe_jax.learning.models.causal_files import load_causal_lm
 from collapipe_jax.learning.models.config import (
     GATED_LAYERS,
@@ -31,13 +38,6 @@ from collapipe_jax.learning.models.config import (
 )
 from collapipe_jax.learning.models.layers import LORA_A, LORA_B, Params, init_linear
 from collapipe_jax.learning.models.layouts import BERT, CAUSAL, Layout
-from collapipe_jax.learning.models.pretrained import (
-    LabellingBert,
-    load_bert,
-    name_with_head,
-    read_head,
-    read_labels,
-)
 from collapipe_jax.learning.models.tensor_files import (
     CONFIG,
     as_tensors,

@@ -8,6 +8,7 @@ from typing import Any
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import read_object
+from collapipe_jax.learning.models.bert_files import BERT_TYPES, read_bert_config
 from collapipe_jax.learning.models.causal_files import read_causal_config
 from collapipe_jax.learning.models.config import (
     NGRAM_SIZES,
@@ -15,7 +16,6 @@ from collapipe_jax.learning.models.config import (
     BertConfig,
     CausalConfig,
 )
-from collapipe_jax.learning.models.pretrained import BERT_TYPES, read_bert_config
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json, tensor_files
 
 FURTHER_SIZES = ("key_value_heads", "head_size", "query_bias", "query_key_norm")

@@ -11,7 +11,7 @@ import numpy as np
 from collapipe_jax.core.errors import Step, ValidValues, collect
 from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilities
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks import bert_tasks
 from collapipe_jax.learning.tasks.corpora import (
     LabelledFiles,
     LabelledSets,
@@ -237,7 +237,7 @@ def _json_records(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classification(bert.BertTask):
+class Classification(bert_tasks.BertTask):
     """Texts to classes. A text of too many pieces is cut, and its end ignored."""
 
     score_name: ClassVar[str] = "accuracy"
@@ -245,7 +245,7 @@ class Classification(bert.BertTask):
     trivial_key: ClassVar[str] = "accuracy_majority"
     scores_samples: ClassVar[bool] = True
     pools: ClassVar[bool] = True
-    reads: ClassVar = bert.READS | {"model.pooling", "task.domains", *COLUMN_KEYS}
+    reads: ClassVar = bert_tasks.READS | {"model.pooling", "task.domains", *COLUMN_KEYS}
 
     @staticmethod
     def linear_scores(corpus: LabelledSets) -> dict[str, Any]:
@@ -261,7 +261,9 @@ class Classification(bert.BertTask):
         columns = {key: task.get(key, "") for key in ("text_column", "label_column")}
         with collect() as step:
             with step():
-                found["sets"] = bert.read_corpus(config, functools.partial(read_sets, **columns))
+                found["sets"] = bert_tasks.read_corpus(
+                    config, functools.partial(read_sets, **columns)
+                )
             if domains := task.get("domains"):
                 file = TextFile("task.domains", domains)
                 _domain_numbers(file, read_domains(file), found["sets"].labels)
@@ -277,7 +279,7 @@ class Classification(bert.BertTask):
         domain, or its class without domains.
         """
         task, sets = config["task"], corpus or cls.read_corpus(config)
-        wordpiece = bert.make_wordpiece(config, [entry.text for entry in sets.train])
+        wordpiece = bert_tasks.make_wordpiece(config, [entry.text for entry in sets.train])
         encode = functools.partial(
             _encode, wordpiece=wordpiece, labels=sets.labels, length=task["source_length"]
         )

@@ -17,10 +17,10 @@ import numpy as np
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models import counts
 from collapipe_jax.learning.models.bert import UNLABELLED, MaskedBatch, MaskedBert, predict_pieces
+from collapipe_jax.learning.models.bert_files import MASKED_LM_SETTINGS, load_masked_bert
 from collapipe_jax.learning.models.config import PAD_ID, BertConfig
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.models.pretrained import MASKED_LM_SETTINGS, load_masked_bert
-from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks import bert_tasks
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.instructions import text_of
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
@@ -138,13 +138,15 @@ _FURTHER_KEYS = ("skip_broken", "piece_dropout", "tagged", "masked_share", "whol
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedLanguageModelling(bert.BertTask):
+class MaskedLanguageModelling(bert_tasks.BertTask):
     """Texts with hidden pieces, drawn anew in every pass. A text of too many pieces is cut."""
 
     score_name: ClassVar[str] = "masked accuracy"
     score_key: ClassVar[str] = "masked_accuracy"
     trivial_key: ClassVar[str] = "masked_accuracy_majority"
-    reads: ClassVar = bert.MODEL_READS | {f"task.{key}" for key in (*_TASK_KEYS, *_FURTHER_KEYS)}
+    reads: ClassVar = bert_tasks.MODEL_READS | {
+        f"task.{key}" for key in (*_TASK_KEYS, *_FURTHER_KEYS)
+    }
     needs: ClassVar = {"task.train": "Give a file"}
 
     model: MaskedBert
@@ -161,7 +163,7 @@ class MaskedLanguageModelling(bert.BertTask):
             target_tokens=2 * predictions,  # with their places
             decoder_parameters=counts.masked_lm_parameters(vocabulary_size, width),
             decoder_flops=6.0 * predictions * width * (width + vocabulary_size),
-            **bert.embedding_work(config),
+            **bert_tasks.embedding_work(config),
         )
 
     @classmethod
@@ -174,7 +176,7 @@ class MaskedLanguageModelling(bert.BertTask):
             return TextSets(*(list(map(text_of, each)) for each in sets))
 
         names = ("train", "validation", "text_column")
-        return bert.read_corpus(
+        return bert_tasks.read_corpus(
             config, read, names, ("samples", "validation_samples", "skip_broken")
         )
 
@@ -186,7 +188,7 @@ class MaskedLanguageModelling(bert.BertTask):
         window is its class by length; ``train_text`` has the windows with nothing hidden.
         """
         sets, length = corpus or cls.read_corpus(config), config["task"]["source_length"]
-        wordpiece = bert.make_wordpiece(config, sets.train)
+        wordpiece = bert_tasks.make_wordpiece(config, sets.train)
         masking = _make_masking(config, wordpiece)
         train, validation = (
             pad_rows(wordpiece.encode_windows(texts, length), length, PAD_ID)
@@ -300,7 +302,7 @@ class MaskedLanguageModelling(bert.BertTask):
     def load(cls, folder: Path) -> tuple["MaskedLanguageModelling", Params]:
         """A trained masked language model from its folder."""
         sizes, params = load_masked_bert(folder)
-        wordpiece, length = bert.load_wordpiece(folder, sizes)
+        wordpiece, length = bert_tasks.load_wordpiece(folder, sizes)
         if MASK not in wordpiece.pieces:
             path, remedy = str(folder / "vocab.txt"), "Take the original file"
             raise InputError("file", path, f"has no {MASK}", remedy)
@@ -310,7 +312,7 @@ class MaskedLanguageModelling(bert.BertTask):
             length=length,
             masking=Masking(wordpiece, _SCORED_SHARE),
         )
-        return task, bert.split_params(params)
+        return task, bert_tasks.split_params(params)
 
 
 def _make_masking(config: Config, wordpiece: WordPiece) -> Masking:

@@ -14,7 +14,7 @@ from collapipe_jax.core.errors import InputError, Step
 from collapipe_jax.learning.models.bert import UNLABELLED, LabelledBatch
 from collapipe_jax.learning.models.config import PAD_ID
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks import bert_tasks
 from collapipe_jax.learning.tasks.corpora import (
     OUTSIDE,
     LabelledFiles,
@@ -388,7 +388,7 @@ def _cut_windows(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tagging(bert.BertTask):
+class Tagging(bert_tasks.BertTask):
     """Texts to entities; long ones are cut into windows between words.
 
     A word gets the tag of its first piece, and an ``I-`` that continues nothing begins an entity.
@@ -398,7 +398,7 @@ class Tagging(bert.BertTask):
     score_key: ClassVar[str] = "span_f1"
     trivial_key: ClassVar[str] = "span_f1_memorised"
     pools: ClassVar[bool] = False
-    reads: ClassVar = bert.READS | {"model.head"}
+    reads: ClassVar = bert_tasks.READS | {"model.head"}
 
     @staticmethod
     def linear_scores(corpus: LabelledSets) -> dict[str, Any]:
@@ -410,7 +410,7 @@ class Tagging(bert.BertTask):
     @classmethod
     def read_corpus(cls, config: Config) -> LabelledSets[TaggedSentence]:
         """Read the sentences; report all that is wrong with the files at once."""
-        return bert.read_corpus(config, read_tagged)
+        return bert_tasks.read_corpus(config, read_tagged)
 
     @classmethod
     def load_data(
@@ -427,7 +427,9 @@ class Tagging(bert.BertTask):
         """
         sets = corpus or cls.read_corpus(config)
         length = config["task"]["source_length"]
-        wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
+        wordpiece = bert_tasks.make_wordpiece(
+            config, [" ".join(each.tokens) for each in sets.train]
+        )
         train, validation, test = (
             _cut_windows(wordpiece, each, sets.labels, length) if each else None
             for each in (sets.train, sets.validation, sets.test)

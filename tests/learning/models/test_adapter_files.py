@@ -31,12 +31,12 @@ from collapipe_jax.learning.models.adapters import (
     split,
 )
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch, logits
+from collapipe_jax.learning.models.bert_files import label_settings, load_bert, save_bert
 from collapipe_jax.learning.models.causal_files import load_causal_lm
 from collapipe_jax.learning.models.causal_lm import CausalBatch, CausalLM
 from collapipe_jax.learning.models.causal_lm import logits as causal_logits
 from collapipe_jax.learning.models.config import GATED_LAYERS, AdapterConfig
 from collapipe_jax.learning.models.layers import init_linear
-from collapipe_jax.learning.models.pretrained import label_settings, load_bert, save_bert
 
 GOLDEN, BASE = DATA / "adapters_tiny", DATA / "bert_tiny"
 LLAMA = DATA / "llama_tiny"

@@ -11,13 +11,13 @@ from support import GOLDEN
 from support.leaves_close import assert_same
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.models.layers import init_linear
-from collapipe_jax.learning.models.pretrained import (
+from collapipe_jax.learning.models.bert_files import (
     label_settings,
     load_bert,
     load_labelling_bert,
     save_bert,
 )
+from collapipe_jax.learning.models.layers import init_linear
 
 BERT = GOLDEN / "bert_tiny"
 

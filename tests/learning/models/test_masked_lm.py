@@ -26,7 +26,7 @@ from collapipe_jax.learning.models.bert import (
     init_masked_lm_head,
     predict_pieces,
 )
-from collapipe_jax.learning.models.pretrained import (
+from collapipe_jax.learning.models.bert_files import (
     MASKED_LM_SETTINGS,
     load_bert,
     load_masked_bert,

@@ -11,7 +11,7 @@ import collapipe_jax as cp
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.adapters import split
 from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilities, logits
-from collapipe_jax.learning.models.pretrained import load_bert, save_bert
+from collapipe_jax.learning.models.bert_files import load_bert, save_bert
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
 from collapipe_jax.runs.training.ongoing_run import initial_run_state

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from collapipe_jax.learning.models.config import BertConfig
-from collapipe_jax.learning.tasks.bert import MOST, WordNgrams, fnv1a, ngrams
+from collapipe_jax.learning.tasks.bert_tasks import MOST, WordNgrams, fnv1a, ngrams
 from collapipe_jax.learning.tasks.subwords import WordPiece
 
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "whe", "##re", "##r", "##e", "A")

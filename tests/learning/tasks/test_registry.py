@@ -11,7 +11,7 @@ from support.changed_keys import changed
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch, predict
-from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks import bert_tasks
 from collapipe_jax.learning.tasks.registry import TASKS
 from collapipe_jax.learning.tasks.task import ScoredSet, Task, TaskData
 from collapipe_jax.runs.config.experiment import build_experiment
@@ -28,17 +28,17 @@ class Parity(Task):
 
     @classmethod
     def make_sizes(cls, config):
-        return bert.make_sizes(config)
+        return bert_tasks.make_sizes(config)
 
     @classmethod
     def count_work(cls, config):
-        return bert.count_work(config, pools=True)
+        return bert_tasks.count_work(config, pools=True)
 
     @classmethod
     def from_config(cls, config, corpus=None):
         train, validation, test = map(make_parities, (40, 10, 10), range(3))
         sets = {"validation": ScoredSet(validation), "test": ScoredSet(test)}
-        model = BertWithHead(sizes=bert.make_sizes(config), labels=2, pools=True)
+        model = BertWithHead(sizes=bert_tasks.make_sizes(config), labels=2, pools=True)
         data = TaskData(train=train, split_keys=train.labels, **sets)
         return cls(model=model, data=data)
 

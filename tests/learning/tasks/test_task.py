@@ -8,7 +8,7 @@ from support import tiny_bert
 from support.compilations import compiles
 
 from collapipe_jax.learning.models.bert import UNLABELLED, BertWithHead, LabelledBatch, predict
-from collapipe_jax.learning.tasks.bert import BertTask
+from collapipe_jax.learning.tasks.bert_tasks import BertTask
 from collapipe_jax.learning.tasks.task import by_length, held_out_loss, in_batches
 
 

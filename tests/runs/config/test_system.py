@@ -10,7 +10,7 @@ from support.changed_keys import KEYS, TINY, changed, leaves
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.federated.learner import apply_gradient
 from collapipe_jax.learning.models.counts import block_counts
-from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks import bert_tasks
 from collapipe_jax.learning.tasks.causal_lm import LanguageModelling
 from collapipe_jax.learning.tasks.classification import Classification
 from collapipe_jax.learning.tasks.tagging import Tagging
@@ -165,13 +165,13 @@ def test_rows_are_counted_where_they_are_averaged_over_their_readers():
 @pytest.mark.parametrize(("name", "value"), NGRAMS.items())
 def test_every_key_of_n_grams_changes_the_embedding_of_bert(name, value):
     before = changed("model.ngram_buckets", 4)
-    assert bert.make_sizes(before) != bert.make_sizes(changed(name, value, before))
+    assert bert_tasks.make_sizes(before) != bert_tasks.make_sizes(changed(name, value, before))
 
 
 def test_a_pair_of_words_is_priced_as_one_row_more_of_every_piece():
     before = changed("model.ngram_buckets", 4)
     after = changed("model.word_ngrams", 2, before)
-    one, two = (bert.embedding_work(config)["embed_flops"] for config in (before, after))
+    one, two = (bert_tasks.embedding_work(config)["embed_flops"] for config in (before, after))
     assert two - one == before.task.source_length * before.model.width
 
 

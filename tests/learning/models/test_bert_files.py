@@ -20,9 +20,7 @@ from support.leaves_close import assert_same
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.bert import MaskedBert, bert_encode, init_bert
-from collapipe_jax.learning.models.config import BertConfig
-from collapipe_jax.learning.models.layers import init_linear
-from collapipe_jax.learning.models.pretrained import (
+from collapipe_jax.learning.models.bert_files import (
     DISTILLED_KEYS,
     DISTILLED_NAMES,
     label_settings,
@@ -31,6 +29,8 @@ from collapipe_jax.learning.models.pretrained import (
     load_masked_bert,
     save_bert,
 )
+from collapipe_jax.learning.models.config import BertConfig
+from collapipe_jax.learning.models.layers import init_linear
 from collapipe_jax.learning.tasks.subwords import train_wordpiece
 
 GOLDEN = GOLDEN / "bert_tiny"

@@ -10,8 +10,8 @@ import pytest
 from support import tiny_corpora, tiny_run
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.bert_files import load_bert, save_bert
 from collapipe_jax.learning.models.config import BertConfig, pretrained_sizes
-from collapipe_jax.learning.models.pretrained import load_bert, save_bert
 from collapipe_jax.learning.tasks.tagging import Tagging
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.learning_rounds import round_batches

@@ -17,14 +17,7 @@ from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
 from collapipe_jax.learning.models.adapters import ADAPTER_CONFIG, load_adapted_bert, save_adapters
 from collapipe_jax.learning.models.bert import POOLINGS, BertWithHead, LabelledBatch, predict
-from collapipe_jax.learning.models.config import (
-    NGRAM_SIZES,
-    BertConfig,
-    encoder_sizes,
-    pretrained_sizes,
-)
-from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.models.pretrained import (
+from collapipe_jax.learning.models.bert_files import (
     is_distilled,
     label_settings,
     load_bert,
@@ -32,6 +25,13 @@ from collapipe_jax.learning.models.pretrained import (
     read_bert_config,
     save_bert,
 )
+from collapipe_jax.learning.models.config import (
+    NGRAM_SIZES,
+    BertConfig,
+    encoder_sizes,
+    pretrained_sizes,
+)
+from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import SplitModel
 from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.tasks.corpora import forbidden_pairs
