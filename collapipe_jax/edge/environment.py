@@ -15,9 +15,8 @@ from collapipe_jax.edge.control.queues import Queues, effective_queues, empty_qu
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import violations
-from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.problem import RoundProblem, Switching
 from collapipe_jax.edge.cost.round_cost import RoundCost
-from collapipe_jax.edge.cost.switching import Switching
 from collapipe_jax.edge.network.channel import (
     FadingState,
     Radio,

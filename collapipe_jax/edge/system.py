@@ -16,10 +16,14 @@ from collapipe_jax.edge.control.queues import (
 from collapipe_jax.edge.cost.convergence import Learning, lossless_divergence
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run
-from collapipe_jax.edge.cost.problem import Control, RoundProblem
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange
+from collapipe_jax.edge.cost.problem import (
+    Control,
+    RoundProblem,
+    SecureExchange,
+    Signalling,
+    SwitchingParams,
+)
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.cost.switching import SwitchingParams
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import DynamicsParams, Radio, RadioConstants
 from collapipe_jax.edge.network.devices import Compute, DeviceParams, sample_compute
@@ -96,6 +100,7 @@ class SystemParams(Struct):
     secure_aggregation: SecureExchange | None = part(
         "what secure aggregation adds to a round, if it is on", default=None
     )
+    signalling: Signalling | None = part("reports and grants, if they count", default=None)
 
 
 class EdgeSystem(Struct):
@@ -135,6 +140,7 @@ def sample_system(key: Array, params: SystemParams, index: ArrayLike = 0) -> Edg
         learning=params.learning,
         control=_initial_control(params.control, *radio.d2e_gain.shape),
         secure_aggregation=params.secure_aggregation,
+        signalling=params.signalling,
     )
     # Over weak links a static pipeline may need any number of attempts: the scale has none.
     once = problem.replace(radio=radio.replace(retransmissions="free"))

@@ -18,9 +18,8 @@ from collapipe_jax.core.files import loads, write_json
 from collapipe_jax.core.quantity import Quantity, Struct, check_product, quantities
 from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.decision import Decision
-from collapipe_jax.edge.cost.problem import Control, RoundProblem
+from collapipe_jax.edge.cost.problem import Control, RoundProblem, SecureExchange, Signalling
 from collapipe_jax.edge.cost.round_cost import RoundCost
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.edge.network.devices import Compute
@@ -38,8 +37,9 @@ _SECTIONS: dict[str, type[Struct]] = {
     "learning": Learning,
     "control": Control,
     "secure_aggregation": SecureExchange,
+    "signalling": Signalling,
 }
-OPTIONAL_SECTIONS = frozenset({"secure_aggregation"})
+OPTIONAL_SECTIONS = frozenset({"secure_aggregation", "signalling"})
 """Sections that a network may lack; what they add is then off."""
 _ENERGY_COEFFICIENT = Quantity(
     meaning="energy of an operation over the square of the speed",

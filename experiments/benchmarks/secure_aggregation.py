@@ -21,7 +21,7 @@ from collapipe_jax.edge.cost.client_round import client_links, model_ends
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.secure_exchange import exchange_s, secure_messages
+from collapipe_jax.edge.cost.terms.secure_exchange import secure_messages
 from collapipe_jax.edge.policies.client_policies import control_unit_fl
 from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.federated.aggregation import aggregate
@@ -70,11 +70,11 @@ def price(name: str, clusters: int, networks: int) -> list[tuple[str, ...]]:
         assert exchange is not None
         clear = float(work.model_bits + model_ends(work).decoder_param_bits)
         sent = secure_messages(exchange, clear, jnp.asarray(float(clusters)))
-        total = float(sent.upload_bits + sent.received_bits)
+        total = float(sent.upload_bits + sent.public_key_bits + sent.share_bits)
         paper = expansion(clusters, clear / _INPUT_BITS, needed)
         bits = f"{clear / 1e6:.1f}", f"{total / 1e6:.1f}", f"{total / clear:.3f}", f"{paper:.3f}"
         latency_s = tuple(f"{np.median(each):.1f}" for each in (plain, secure))
-        ratio, masks_s = np.median(secure / plain), float(exchange_s(sent, jnp.zeros(())))
+        ratio, masks_s = np.median(secure / plain), float(sent.mask_s + sent.unmask_s)
         times = *latency_s, f"{ratio:.3f}", f"{masks_s:.3f}", f"{barriers_s.max():.3f}"
         rows.append((str(clusters), str(ring_bits), *bits, *times))
     return rows

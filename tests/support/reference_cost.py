@@ -162,17 +162,35 @@ def secure_messages(network, decision) -> SecureMessages:
     return SecureMessages(up, down, mask_s, rest_s)
 
 
+class Signals(NamedTuple):
+    """Bits of a device's report and grant, and of all nodes' through the control unit."""
+
+    report: float
+    grant: float
+    up: float
+    down: float
+
+
+def signals(network, decision, n) -> Signals:
+    """(43)."""
+    own = network.get("signalling", {"report_bits": 0.0, "grant_bits": 0.0})
+    nodes = 1 + len(active_chain(decision["segments"][n]))
+    report, grant = own["report_bits"], own["grant_bits"]
+    return Signals(report, grant, nodes * report, nodes * grant)
+
+
 def model_times_s(network, decision, n, links) -> ModelTimes:
-    """(13), (38), (39)."""
+    """(13), (38), (39), (43)."""
     work, segments = network["workload"], decision["segments"][n]
-    block_bits = work["block_param_bits"]
+    block_bits, own = work["block_param_bits"], signals(network, decision, n)
     secure = secure_messages(network, decision)
-    return ModelTimes(
-        collect={k: segments[k - 1] * block_bits / rate for k, rate in links.collect.items()},
-        distribute=sum(segments[k - 1] * block_bits / rate for k, rate in links.distribute.items()),
-        up=secure.up / links.uplink[0],
-        down=secure.down / links.downlink[0],
-    )
+    collect, distribute = {}, 0.0
+    for k, rate in links.collect.items():
+        collect[k] = (segments[k - 1] * block_bits + own.report) / rate
+    for k, rate in links.distribute.items():
+        distribute += (segments[k - 1] * block_bits + own.grant) / rate
+    up = (secure.up + own.up) / links.uplink[0]
+    return ModelTimes(collect, distribute, up, (secure.down + own.down) / links.downlink[0])
 
 
 def cluster_latency_s(network, decision, n, links) -> float:
@@ -226,11 +244,12 @@ def add_received_energy(network, decision, n, links, energy):
     for here, there, (forward_rate, _), (backward_rate, _) in links.hops:
         energy[there] += watt * bits / forward_rate
         energy[here] += watt * bits / backward_rate
+    own = signals(network, decision, n)
     for k in links.collect:
         moved = decision["segments"][n][k - 1] * work["block_param_bits"]
-        energy[0] += watt * moved / links.collect[k]
-        energy[k] += watt * moved / links.distribute[k]
-    down_bits = secure_messages(network, decision).down
+        energy[0] += watt * (moved + own.report) / links.collect[k]
+        energy[k] += watt * (moved + own.grant) / links.distribute[k]
+    down_bits = secure_messages(network, decision).down + own.down
     energy[0] += watt * (bits + down_bits) / links.downlink[0]
 
 

@@ -5,8 +5,7 @@ import numpy as np
 
 from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.decision import Decision
-from collapipe_jax.edge.cost.problem import Control, RoundProblem
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange
+from collapipe_jax.edge.cost.problem import Control, RoundProblem, SecureExchange, Signalling
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.edge.network.devices import Compute
@@ -20,6 +19,7 @@ def as_problem(network):
         return {key: jnp.asarray(np.asarray(value)) for key, value in kept.items()}
 
     compute, secure = network["compute"], network.get("secure_aggregation")
+    signals = network.get("signalling")
     speed = np.asarray(compute["flops_per_s"], float)
     joules_per_flop = np.asarray(compute["energy_coefficient"], float) * speed**2
     return RoundProblem(
@@ -38,6 +38,7 @@ def as_problem(network):
         learning=Learning(**arrays("learning")),
         control=Control(**arrays("control")),
         secure_aggregation=secure and SecureExchange(**arrays("secure_aggregation")),
+        signalling=signals and Signalling(**arrays("signalling")),
     )
 
 

@@ -23,7 +23,8 @@ from collapipe_jax.edge.cost.convergence import (
 )
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
-from collapipe_jax.edge.cost.secure_exchange import SecureMessages, mask_energy_j, secure_messages
+from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
+from collapipe_jax.edge.cost.terms.sums import sender_additions
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
     downlink_sinr,
@@ -212,13 +213,10 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
     hop_j_per_bit = least_bit_energy_j(radio, radio.node_noise_w_per_hz, best_gain)
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
-    if (secure := _secure_messages(problem)) is not None:
-        computing_j = computing_j + mask_energy_j(secure, problem.compute.node_power_w[:, 0])
     floor_j = jnp.where(can_run(problem), computing_j + hop_bits * hop_j_per_bit, 0.0)
+    floor_j = floor_j + _least_additions(problem).node_j
     idle_j = idle_energy_j(problem.compute, least_latency_s(problem))
     floor_j = floor_j + _uplink_floor_j(problem) + idle_j[:, 0]
-    if problem.compute.receive_power_w is None:
-        return floor_j
     return floor_j + drawn_j(problem.compute.receive_power_w, _least_d2e_s(problem)[1])
 
 
@@ -239,11 +237,10 @@ def _least_d2e_s(problem: RoundProblem) -> tuple[Float[Array, " N"], Float[Array
     up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, gain, 1.0)
     up_s = bit_time_s(radio, radio.d2e_bandwidth_hz, up_sinr)
     down_s = bit_time_s(radio, radio.d2e_bandwidth_hz, downlink_sinr(radio, gain))
-    up_bits = down_bits = work.model_bits
-    if (secure := _secure_messages(problem)) is not None:
-        up_bits, down_bits = secure.upload_bits, down_bits + secure.received_bits
-    up_s = (samples * work.uplink_bits + up_bits) * up_s
-    down_s = (samples * work.activation_bits + down_bits) * down_s
+    added = _least_additions(problem)
+    up_bits, down_bits = added.upload_bits, added.shared_bits + added.own_bits
+    up_s = (samples * work.uplink_bits + work.model_bits + up_bits) * up_s
+    down_s = (samples * work.activation_bits + work.model_bits + down_bits) * down_s
     runs = can_run(problem)
     return jnp.where(runs, up_s, 0.0), jnp.where(runs, down_s, 0.0)
 
@@ -252,19 +249,21 @@ def _uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """Part of every uplink in :func:`control_unit_floor_j`."""
     work, radio = problem.workload, problem.radio
     noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
-    secure = _secure_messages(problem)
-    model_bits = work.model_bits if secure is None else secure.upload_bits
+    model_bits = work.model_bits + _least_additions(problem).upload_bits
     bits = work.local_steps * work.batch * work.uplink_bits + model_bits
     floor_j = bits * least_bit_energy_j(radio, noise, radio.d2e_gain[:, 0])
     return jnp.where(can_run(problem), floor_j, 0.0)
 
 
-def _secure_messages(problem: RoundProblem) -> SecureMessages | None:
-    """Secure aggregation of all clusters that can run, if it is on."""
-    if problem.secure_aggregation is None:
-        return None
-    parties = jnp.sum(can_run(problem)).astype(problem.radio.d2e_gain.dtype)
-    return secure_messages(problem.secure_aggregation, problem.workload.model_bits, parties)
+def _least_additions(problem: RoundProblem) -> SenderAddition:
+    """What terms add where all clusters that can run do, with one device each."""
+    senders = Senders(
+        takes_part=can_run(problem),
+        model_bits=problem.workload.model_bits,
+        nodes=2,
+        power_w=problem.compute.node_power_w[:, 0],
+    )
+    return sender_additions(problem, senders)
 
 
 def block_energy_j(problem: RoundProblem) -> Float[Array, "N K"]:

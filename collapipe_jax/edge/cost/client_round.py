@@ -18,19 +18,16 @@ from collapipe_jax.edge.cost.convergence import (
     cluster_divergence,
     participating_weight,
 )
-from collapipe_jax.edge.cost.decision import ClientDecision
+from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision
 from collapipe_jax.edge.cost.fixed_partition import interference_gain
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.link_quality import d2e_hazard, interference_w
 from collapipe_jax.edge.cost.objective import round_objective, unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import ClientTimes, RoundCost
-from collapipe_jax.edge.cost.secure_exchange import (
-    SecureMessages,
-    exchange_s,
-    mask_energy_j,
-    secure_messages,
-)
+from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
+from collapipe_jax.edge.cost.terms.signalling import d2d_signals
+from collapipe_jax.edge.cost.terms.sums import sender_additions
 from collapipe_jax.edge.cost.workload import ModelEnds, Workload
 from collapipe_jax.edge.network.channel import (
     Radio,
@@ -157,11 +154,10 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     hazard = _client_hazard(problem, decision, links)
     bounds = client_divergence(problem, decision)
     divergence = jnp.where(broken, jnp.inf, bounds.at(hazard).sum(axis=1))
-    # Energy of all nodes, and to receive where that is counted.
+    # Energy of all nodes.
     energy_j = _node_energy_j(problem, decision, links) + exchange.sending_j
-    if problem.compute.receive_power_w is not None:
-        received_s = _received_s(problem, decision, links) + exchange.received_s
-        energy_j = energy_j + drawn_j(problem.compute.receive_power_w, received_s)
+    received_s = _received_s(problem, decision, links) + exchange.received_s
+    energy_j = energy_j + drawn_j(problem.compute.receive_power_w, received_s)
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     # The objective (P2) of the whole round.
     round_s = jnp.max(cluster_latency_s)
@@ -204,14 +200,22 @@ def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
         none = jnp.zeros(len(trains))
         return _Exchange(none, none, jnp.zeros_like(power_w), jnp.zeros_like(power_w))
     links, bits = replica_links(problem, decision), client_model_bits(problem.workload, decision)
-    down_s = bits * jnp.where(trains, links.down_bit_s, 0.0)
-    up_s = bits * jnp.where(trains, links.up_bit_s, 0.0)
-    distribute_s = jnp.max(down_s, axis=1) if decision.broadcast else jnp.sum(down_s, axis=1)
+    down_bit_s = jnp.where(trains, links.down_bit_s, 0.0)
+    up_bit_s = jnp.where(trains, links.up_bit_s, 0.0)
+    # Replicas are the same for all devices; signals are each one's.
+    signals = d2d_signals(problem, decision.samples.T).move_bits
+    reports, grants = jnp.swapaxes(jnp.broadcast_to(signals, (2, *trains.T.shape)), 1, 2)
+    granted_s, heard_s = _own_s(grants, down_bit_s), bits * down_bit_s
+    distribute_s = jnp.sum(heard_s, axis=1)
+    if decision.broadcast:
+        distribute_s = jnp.max(heard_s, axis=1)
+        heard_s = jnp.where(trains, distribute_s[:, None], 0.0)
+    distribute_s = distribute_s + jnp.sum(granted_s, axis=1)
+    up_s = (bits + reports) * up_bit_s
     air_s = jnp.concatenate([distribute_s[:, None], up_s], axis=1)
     drawn_w = power_w / problem.radio.amplifier_efficiency
     collect_s = jnp.sum(up_s, axis=1)
-    heard_s = jnp.where(trains, distribute_s[:, None], 0.0) if decision.broadcast else down_s
-    received_s = jnp.concatenate([collect_s[:, None], heard_s], axis=1)
+    received_s = jnp.concatenate([collect_s[:, None], heard_s + granted_s], axis=1)
     return _Exchange(distribute_s, collect_s, drawn_w * air_s, received_s)
 
 
@@ -234,9 +238,9 @@ def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLin
         up_bits, down_bits = samples * work.uplink_bits, samples * work.activation_bits
         messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
         messages_s = messages_s + 2 * problem.compute.link_overhead_s
-    upload_s = _upload_bits(problem, decision) * links.uplink_bit_s
-    if (secure := _secure_messages(problem, decision)) is not None:
-        upload_s = upload_s + exchange_s(secure, problem.compute.link_overhead_s)
+    added = _additions(problem, decision)
+    up_bits = client_model_bits(work, decision) + added.upload_bits
+    upload_s = up_bits * links.uplink_bit_s + added.upload_s
     times = ClientTimes(
         download_s=_download_s(problem, decision, links),
         computing_s=work.local_steps * _step_s(problem, decision),
@@ -269,34 +273,35 @@ def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
     return both + work.decoder_flops if decision.whole_model else both
 
 
-def _secure_messages(problem: RoundProblem, decision: ClientDecision) -> SecureMessages | None:
-    """Secure aggregation among all senders of a round, if it is on."""
-    if problem.secure_aggregation is None:
-        return None
-    parties = jnp.sum(sends(decision)).astype(decision.d2e_share.dtype)
-    model_bits = client_model_bits(problem.workload, decision)
-    return secure_messages(problem.secure_aggregation, model_bits, parties)
-
-
-def _upload_bits(problem: RoundProblem, decision: ClientDecision) -> Float[Array, ""]:
-    """Parameters of a sender on the uplink, and what secure aggregation sends besides."""
-    secure = _secure_messages(problem, decision)
-    return client_model_bits(problem.workload, decision) if secure is None else secure.upload_bits
+def _additions(problem: RoundProblem, decision: ClientDecision) -> SenderAddition:
+    """What terms add to every sender of a round."""
+    nodes = 1.0
+    if decision.tier == "hierarchical":
+        nodes = 1.0 + jnp.sum(decision.samples > 0, axis=1, keepdims=True)
+    senders = Senders(
+        takes_part=sends(decision),
+        model_bits=client_model_bits(problem.workload, decision),
+        nodes=nodes,
+        power_w=by_sender(problem.compute.node_power_w, decision),
+    )
+    return sender_additions(problem, senders)
 
 
 def _download_s(
     problem: RoundProblem, decision: ClientDecision, links: ClientLinks
 ) -> Float[Array, "N S"]:
-    """Time in which a sender gets the parameters, and others' public keys and shares.
+    """Time in which a sender gets the parameters, and what terms add.
 
-    Keys are the same for all, as parameters are, and shares are its own.
+    What is the same for all comes as parameters do.
     """
-    bits = client_model_bits(problem.workload, decision)
-    secure = _secure_messages(problem, decision)
-    if secure is None:
-        return bits * links.parameter_bit_s
-    common_s = (bits + secure.public_key_bits) * links.parameter_bit_s
-    return common_s + secure.share_bits * links.downlink_bit_s
+    added = _additions(problem, decision)
+    shared_bits = client_model_bits(problem.workload, decision) + added.shared_bits
+    return shared_bits * links.parameter_bit_s + _own_s(added.own_bits, links.downlink_bit_s)
+
+
+def _own_s(bits: Broadcast | float, bit_s: Broadcast) -> Broadcast:
+    """Time of bits beside the parameters; without any 0, even over a dead link."""
+    return jnp.where(jnp.asarray(bits) > 0, bits * bit_s, 0.0)
 
 
 def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
@@ -325,19 +330,18 @@ def model_ends(work: Workload) -> ModelEnds:
 def _node_energy_j(
     problem: RoundProblem, decision: ClientDecision, links: ClientLinks
 ) -> Float[Array, "N J"]:
-    """``E_k`` of docs/system-model.md, section 6: computing, masks and D2E messages."""
+    """``E_k`` of docs/system-model.md, section 6: computing and D2E messages."""
     work, compute = problem.workload, problem.compute
     samples = work.local_steps * decision.samples
     joules_per_flop = by_client(compute.joules_per_flop, decision)
     computing_j = samples * _client_flops(work, decision) * joules_per_flop
-    up_bits = _upload_bits(problem, decision)
+    added = _additions(problem, decision)
+    up_bits = client_model_bits(work, decision) + added.upload_bits
     if not decision.whole_model:
         up_bits = up_bits + samples * work.uplink_bits
     sending_j = jnp.where(sends(decision), up_bits * links.uplink_bit_s, 0.0)
     sending_j = decision.d2e_power_w / problem.radio.amplifier_efficiency * sending_j
-    if (secure := _secure_messages(problem, decision)) is not None:
-        mask_j = mask_energy_j(secure, by_sender(compute.node_power_w, decision))
-        sending_j = sending_j + jnp.where(sends(decision), mask_j, 0.0)
+    sending_j = sending_j + added.node_j
     idle_j = jnp.zeros_like(compute.joules_per_flop)
     if decision.tier == "hierarchical":
         return jnp.concatenate([sending_j, computing_j], axis=1)

@@ -69,7 +69,7 @@ def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
     broken = ~jnp.isfinite(terms.cluster_latency_s)
     any_broken = jnp.any(broken)
     cluster_latency_s = jnp.where(broken, jnp.inf, terms.cluster_latency_s)
-    energy_j = jnp.where(broken, jnp.inf, node_energy_j(fixed, terms.message_j, terms.received_j))
+    energy_j = jnp.where(broken, jnp.inf, node_energy_j(fixed, terms))
     latency_s = jnp.max(cluster_latency_s)
     return RoundCost(
         latency_s=latency_s,

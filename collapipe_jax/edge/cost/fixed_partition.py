@@ -5,9 +5,9 @@ compute. :func:`fix_partition` works this out once; :func:`.round_terms.round_te
 takes any shares and powers.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import sum_nodes
@@ -24,7 +24,6 @@ from collapipe_jax.edge.cost.decision import (
     CrossGain,
     MicroBatches,
     PerCluster,
-    PerDevice,
     PerHop,
     PerMove,
     PerNode,
@@ -32,10 +31,15 @@ from collapipe_jax.edge.cost.decision import (
     Segments,
     active_nodes,
 )
-from collapipe_jax.edge.cost.moments import Moments, leaving_cost, moved_moments
 from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.secure_exchange import exchange_s, mask_energy_j, secure_messages
+from collapipe_jax.edge.cost.terms.addition import Senders
+from collapipe_jax.edge.cost.terms.sums import (
+    PARTITION_TERMS,
+    PartitionTerm,
+    partition_additions,
+    sender_additions,
+)
 from collapipe_jax.edge.network.channel import Radio, downlink_sinr, transport_block_hazard
 
 
@@ -45,13 +49,6 @@ class EnergyCaps(NamedTuple):
     room_j: PerNode  # what a cap leaves for time on air, positive
     initial_multiplier: PerNode  # in units of the objective
     least_multiplier: PerRound  # from 0 none would come back
-
-
-class Receiving(NamedTuple):
-    """Power of nodes that receive."""
-
-    power_w: PerRound
-    cost_per_j: Messages  # unit cost of energy of a message's receiver, of the downlink last
 
 
 class FixedPartition(Struct):
@@ -74,38 +71,37 @@ class FixedPartition(Struct):
     hop_bits: PerNode = part("of a micro-batch on a hop")
     uplink_bits: PerCluster = part("of a micro-batch")
     downlink_bits: PerCluster = part("of a micro-batch")
-    move_bits: PerDevice | PerMove = part("parameters that a device returns and receives")
-    upload_bits: PerCluster = part("encoder and embedding, masked if aggregation is secure")
-    download_bits: PerCluster = part("encoder and embedding, and what secure aggregation needs")
+    move_bits: PerMove = part("that a device returns and receives, parameters first of all")
+    upload_bits: PerCluster = part("encoder, embedding, and what terms add")
+    download_bits: PerCluster = part("likewise")
+    upload_s: PerCluster = part("time that terms add to the upload besides bits")
+    prepare_s: PerCluster = part("time that terms add before blocks are distributed")
     hop_overhead_s: PerNode = part("of a D2D message")
     d2e_overhead_s: PerCluster = part("of a D2E message")
     compute: ComputeStages = part("compute stages of a local step")
-    computing_j: PerNode = part("energy of a round's computing, masks included")
-    computing_cost: PerCluster = part("the same at the nodes' unit costs")
+    constant_j: PerNode = part("energy that shares and powers do not change")
+    constant_cost: PerCluster = part("the same at the nodes' unit costs, and what terms add")
     sender_cost_per_j: Messages = part("unit cost of energy of a message's sender")
+    receive_power_w: PerRound = part("that a node draws while it receives")
+    receiver_cost_per_s: Messages = part("the same at unit costs, with the downlink last")
     hop_blocks: PerCluster = part("transport blocks of a micro-batch's D2D message")
     uplink_blocks: PerCluster = part("transport blocks of a micro-batch's uplink message")
     downlink_hazard: PerCluster = part("of a micro-batch")
     divergence: ClusterDivergence = part("of every cluster, by its losses")
     costs: UnitCosts = part("unit costs of the objective")
-    leaving_cost: PerCluster = part("of leaving the partition of the round before")
-    receiving: Receiving | None = part("power of nodes that receive, if they draw any")
-    moments: Moments | None = part("optimiser state that changes its device, if it counts")
-    secure_s: PerCluster | None = part("secure aggregation besides its bits, if it is on")
     caps: EnergyCaps | None = part("on the energy of its nodes, if there are any", default=None)
-
-    @property
-    def constant_j(self) -> PerNode:
-        """Energy of nodes that shares and powers do not change."""
-        return (
-            self.computing_j if self.moments is None else self.computing_j + self.moments.return_j
-        )
 
 
 def fix_partition(
-    problem: RoundProblem, segments: Segments, micro_batches: MicroBatches
+    problem: RoundProblem,
+    segments: Segments,
+    micro_batches: MicroBatches,
+    terms: Sequence[PartitionTerm] = PARTITION_TERMS,
 ) -> FixedPartition:
-    """Coefficients of a round, with or without batch axes, whose partition is fixed."""
+    """Coefficients of a round, with or without batch axes, whose partition is fixed.
+
+    ``terms`` are what its partition adds, by default all.
+    """
     work, radio, learning = problem.workload, problem.radio, problem.learning
     active = active_nodes(segments, axis=0)
     participates = active[0]
@@ -123,16 +119,23 @@ def fix_partition(
     cross_gain = interference_gain(radio)
     weight = participating_weight(learning.cluster_weight, participates)
     costs = unit_costs(problem)
-    computing_j = node_computing_energy_j(problem, segments, participates)
-    upload_bits = download_bits = per_cluster(work.model_bits)
-    secure = _secure_part(problem, active)
-    if secure is not None:
-        upload_bits, download_bits = secure.upload_bits, download_bits + secure.received_bits
-        computing_j = computing_j.at[0].add(secure.mask_j)
     d2e_overhead_s = per_cluster(problem.compute.link_overhead_s)
-    move_bits, moments = segments * work.block_param_bits, moved_moments(problem, segments)
-    if moments is not None:
-        move_bits = jnp.stack([move_bits, move_bits + moments.taken_bits])
+    # What terms add outside of a cluster, where its control unit speaks for all, and inside.
+    added = sender_additions(
+        problem,
+        Senders(
+            takes_part=participates,
+            model_bits=work.model_bits,
+            nodes=sum_nodes(active.astype(samples.dtype)),
+            power_w=problem.compute.node_power_w[:, 0],
+        ),
+    )
+    inside = partition_additions(problem, segments, terms)
+    model_bits, move_bits = per_cluster(work.model_bits), segments * work.block_param_bits
+    computing_j = node_computing_energy_j(problem, segments, participates)
+    constant_j = computing_j.at[0].add(added.node_j) + inside.node_j
+    constant_cost = sum_nodes(costs.energy_per_j * constant_j) + inside.cost
+    receive_power_w = problem.compute.receive_power_w
     return FixedPartition(
         radio=radio,
         active=active,
@@ -148,57 +151,25 @@ def fix_partition(
         hop_bits=jnp.where(active, step_bits, 0.0),
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
-        move_bits=move_bits,
-        upload_bits=upload_bits,
-        download_bits=download_bits,
+        move_bits=jnp.stack([move_bits, move_bits]) + inside.move_bits,
+        upload_bits=model_bits + added.upload_bits,
+        download_bits=model_bits + (added.shared_bits + added.own_bits),
+        upload_s=per_cluster(added.upload_s),
+        prepare_s=per_cluster(inside.prepare_s),
         hop_overhead_s=jnp.where(active, d2e_overhead_s, 0.0),
         d2e_overhead_s=d2e_overhead_s,
         compute=compute_stages(problem, micro_batches, segments, participates),
-        computing_j=computing_j,
-        computing_cost=sum_nodes(costs.energy_per_j * computing_j),
+        constant_j=constant_j,
+        constant_cost=constant_cost,
         sender_cost_per_j=at_senders(costs.energy_per_j, active),
+        receive_power_w=receive_power_w,
+        receiver_cost_per_s=at_receivers(receive_power_w * costs.energy_per_j, active),
         hop_blocks=step_bits / radio.transport_block_bits,
         uplink_blocks=uplink_bits / radio.transport_block_bits,
         downlink_hazard=step_bits / radio.transport_block_bits * down_hazard,
         divergence=cluster_divergence(learning, weight, work.batch, micro_batches),
         costs=costs,
-        leaving_cost=leaving_cost(problem, segments, moments),
-        receiving=_receiving(problem, costs, active),
-        moments=moments,
-        secure_s=None if secure is None else secure.time_s,
     )
-
-
-class _SecurePart(NamedTuple):
-    """What secure aggregation adds to a cluster's round."""
-
-    upload_bits: PerCluster  # in the place of the parameters in the clear
-    received_bits: PerCluster  # besides the parameters
-    time_s: PerCluster  # besides its bits
-    mask_j: PerCluster  # of the control unit
-
-
-def _secure_part(problem: RoundProblem, active: ActiveNodes) -> _SecurePart | None:
-    """Secure aggregation among the control units of the participants, if it is on."""
-    if problem.secure_aggregation is None:
-        return None
-    work, compute, participates = problem.workload, problem.compute, active[0]
-    parties = jnp.sum(participates, axis=0, dtype=problem.radio.d2e_gain.dtype)
-    secure = secure_messages(problem.secure_aggregation, work.model_bits, parties)
-    found = _SecurePart(
-        upload_bits=secure.upload_bits,
-        received_bits=secure.received_bits,
-        time_s=exchange_s(secure, compute.link_overhead_s),
-        mask_j=mask_energy_j(secure, compute.node_power_w[:, 0]),
-    )
-    return jax.tree.map(lambda value: jnp.where(participates, value, 0.0), found)
-
-
-def _receiving(problem: RoundProblem, costs: UnitCosts, active: ActiveNodes) -> Receiving | None:
-    """Power of nodes that receive, if they draw any."""
-    if problem.compute.receive_power_w is None:
-        return None
-    return Receiving(problem.compute.receive_power_w, at_receivers(costs.energy_per_j, active))
 
 
 def interference_gain(radio: Radio) -> CrossGain:

@@ -24,7 +24,7 @@ class AirTimes(NamedTuple):
     move_s: PerMove
     uplink_s: PerCluster  # of a micro-batch
     downlink_s: PerCluster  # of a micro-batch
-    model_uplink_s: PerCluster  # of all parameters, and of secure aggregation
+    model_uplink_s: PerCluster  # of all parameters, and of what terms add
     model_downlink_s: PerCluster  # likewise
 
 
@@ -46,7 +46,7 @@ class LatencyParts(NamedTuple):
     distribute_s: PerCluster  # and to the devices
     iterations_s: PerCluster  # all local steps
     collect_s: PerCluster  # parameters back from the devices
-    upload_s: PerCluster  # and to the base station, with all of secure aggregation
+    upload_s: PerCluster  # and to the base station
 
 
 def air_times(fixed: FixedPartition, bit_time: BitTimes) -> AirTimes:
@@ -105,21 +105,13 @@ def _iteration_time_s(flows: FlowTimes, micro_batches: PerCluster) -> PerCluster
 
 
 def latency_parts(fixed: FixedPartition, air: AirTimes, flows: FlowTimes) -> LatencyParts:
-    """Latency of every cluster by part, moments and secure aggregation included.
-
-    Source: docs/system-model.md (13).
-    """
-    distribute_s, upload_s = sum_nodes(air.move_s[1]), air.model_uplink_s
-    if fixed.moments is not None:
-        distribute_s = distribute_s + fixed.moments.return_s
-    if fixed.secure_s is not None:
-        upload_s = upload_s + fixed.secure_s
+    """Latency of every cluster by part. Source: docs/system-model.md (13)."""
     return LatencyParts(
         download_s=air.model_downlink_s,
-        distribute_s=distribute_s,
+        distribute_s=fixed.prepare_s + sum_nodes(air.move_s[1]),
         iterations_s=fixed.local_steps * _iteration_time_s(flows, fixed.micro_batches),
         collect_s=sum_nodes(air.move_s[0]),
-        upload_s=upload_s,
+        upload_s=air.model_uplink_s + fixed.upload_s,
     )
 
 

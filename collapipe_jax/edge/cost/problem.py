@@ -5,10 +5,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from collapipe_jax.core.quantity import Struct, part, positive, quantity
+from collapipe_jax.core.quantity import Struct, part, positive, quantity, same
 from collapipe_jax.edge.cost.convergence import Learning
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange
-from collapipe_jax.edge.cost.switching import Switching
+from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import Radio
 from collapipe_jax.edge.network.devices import Compute
@@ -34,6 +33,56 @@ class Control(Struct):
         "time-average target of the divergence", r"\bar\Gamma", unit="squared gradient"
     )
     divergence_queue: Array = quantity("effective queue of divergence", "z", unit="targets")
+
+
+class SecureExchange(Struct):
+    """What secure aggregation adds to the parameters of a round."""
+
+    number_ratio: Array = positive("bits of a masked entry over those of a parameter", "r")
+    count_bits: Array = quantity(
+        "entries of a masked vector beside the parameters: a weight, and one for every row of the "
+        "embedding's tables that is averaged over its readers",
+        "D_C",
+    )
+    secret_bits: Array = positive("a public key, and a share of a secret", "a")
+    dropout_probability: Array = quantity(
+        "probability that a party drops out before its upload, and again before its answer",
+        "d",
+        bounds=">= 0 and < 1",
+    )
+    party_mask_bytes_per_s: Array = positive("speed at which a node draws masks", "v_C")
+    server_mask_bytes_per_s: Array = positive("speed at which the edge server does", "v_{ES}")
+
+
+class Signalling(Struct):
+    """Messages that a decision needs, before a round."""
+
+    report_bits: Array = quantity("state of its channel and queue that a node reports", "D_R")
+    grant_bits: Array = quantity("blocks, shares and powers that a node is granted", "D_G")
+
+
+class SwitchingParams(Struct):
+    """Cost of changing partitions from round to round."""
+
+    switching_cost: Array = quantity(
+        "cost of moving a whole encoder between devices; at 0 none", unit="units of (P2)"
+    )
+    hysteresis: Array = quantity(
+        "relative fall of (P2) under which `dssra` keeps the partition", bounds=">= 0 and <= 1"
+    )
+    block_moment_bits: Array | None = quantity(
+        "optimiser state of a block that changes its device; not counted without it",
+        "D_M",
+        optional=True,
+        default=None,
+    )
+
+
+class Switching(SwitchingParams):
+    """The partition of the round before, and the cost of leaving it."""
+
+    segments: Array = same(Decision, "segments")
+    micro_batches: Array = same(Decision, "micro_batches")
 
 
 class NumbersByNode(NamedTuple):
@@ -71,9 +120,11 @@ class RoundProblem(Struct):
     switching: Switching | None = part(
         "partition of the round before and the cost of leaving it; none by default", default=None
     )
-
     secure_aggregation: SecureExchange | None = part(
         "what secure aggregation of the updates adds; none by default", default=None
+    )
+    signalling: Signalling | None = part(
+        "what reports and grants add; none by default", default=None
     )
 
     @property

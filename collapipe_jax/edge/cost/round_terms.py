@@ -1,7 +1,9 @@
 """Second stage of a round's cost: what shares and powers make of a fixed partition."""
 
+import operator
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
@@ -32,9 +34,9 @@ class RoundTerms(NamedTuple):
     parts: LatencyParts
     cluster_latency_s: PerCluster
     message_j: Messages  # energy on air
-    received_j: Messages | None  # of who receives, the downlink last; none without power for it
+    received_s: Messages  # time that receivers spend, with the downlink in the uplink's place
     divergence: PerCluster
-    cluster_cost: PerCluster  # drift of the queues and cost of leaving a partition
+    cluster_cost: PerCluster  # drift of the queues, and what terms add
 
 
 def round_terms(
@@ -55,12 +57,10 @@ def round_terms(
     parts = latency_parts(fixed, air, flows)
     # Energy and losses of the same messages, at their unit costs.
     message_j = message_energy_j(fixed, allocation, air)
-    received_j = _received_energy_j(fixed, air)
+    receiving_s = received_s(fixed, air)
     divergence = fixed.divergence.at(links.hazard)
-    drift = energy_cost(fixed, message_j) + fixed.costs.divergence * divergence
-    if fixed.receiving is not None and received_j is not None:
-        drift = drift + _sum_messages(fixed.receiving.cost_per_j, received_j)
-    latency_s, cluster_cost = fusion_barrier((cluster_latency_s(parts), drift + fixed.leaving_cost))
+    cost = energy_cost(fixed, message_j, receiving_s) + fixed.costs.divergence * divergence
+    latency_s, cluster_cost = fusion_barrier((cluster_latency_s(parts), cost))
     return RoundTerms(
         links=links,
         bit_time=bit_time,
@@ -69,7 +69,7 @@ def round_terms(
         parts=parts,
         cluster_latency_s=latency_s,
         message_j=message_j,
-        received_j=received_j,
+        received_s=receiving_s,
         divergence=divergence,
         cluster_cost=cluster_cost,
     )
@@ -87,34 +87,34 @@ def message_energy_j(fixed: FixedPartition, allocation: Allocation, air: AirTime
     )
 
 
-def energy_cost(fixed: FixedPartition, message_j: Messages) -> PerCluster:
-    """Energy of every cluster at the nodes' unit costs.
-
-    Summed by message, which spares the sums by node.
-    """
-    return _sum_messages(fixed.sender_cost_per_j, message_j) + fixed.computing_cost
-
-
-def _sum_messages(cost: Messages, message_j: Messages) -> PerCluster:
-    """Energies of a cluster's messages at unit costs."""
-    hops = sum_nodes(sum_nodes(cost.hop * message_j.hop))
-    moves = sum_nodes(sum_nodes(cost.move * message_j.move))
-    return hops + moves + cost.uplink * message_j.uplink
-
-
-def _received_energy_j(fixed: FixedPartition, air: AirTimes) -> Messages | None:
-    """Energy of the receivers of a round's messages, of the downlink in the place of the uplink.
+def received_s(fixed: FixedPartition, air: AirTimes) -> Messages:
+    """Time that the receivers of a round's messages spend, with the downlink last.
 
     Source: docs/system-model.md (35).
     """
-    if fixed.receiving is None:
-        return None
-    power_w, steps = fixed.receiving.power_w, fixed.local_steps * fixed.micro_batches
+    steps = fixed.local_steps * fixed.micro_batches
     return Messages(
-        hop=drawn_j(power_w, steps * air.hop_s),
-        move=drawn_j(power_w, air.move_s),
-        uplink=drawn_j(power_w, steps * air.downlink_s + air.model_downlink_s),
+        hop=steps * air.hop_s,
+        move=air.move_s,
+        uplink=steps * air.downlink_s + air.model_downlink_s,
     )
+
+
+def energy_cost(fixed: FixedPartition, message_j: Messages, receiving_s: Messages) -> PerCluster:
+    """Energy of every cluster at the nodes' unit costs, and constant costs.
+
+    Summed by message, which spares the sums by node.
+    """
+    sent = jax.tree.map(operator.mul, fixed.sender_cost_per_j, message_j)
+    received = receiving_cost(fixed, receiving_s)
+    total = jax.tree.map(operator.add, sent, received)
+    hops, moves = sum_nodes(sum_nodes(total.hop)), sum_nodes(sum_nodes(total.move))
+    return hops + moves + total.uplink + fixed.constant_cost
+
+
+def receiving_cost(fixed: FixedPartition, receiving_s: Messages) -> Messages:
+    """Energy of every message's receiver at its unit cost."""
+    return jax.tree.map(operator.mul, fixed.receiver_cost_per_s, receiving_s)
 
 
 def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
@@ -123,12 +123,11 @@ def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
     return jnp.where(fixed.active, by_node.at[0].add(message_j.uplink), 0.0)
 
 
-def node_energy_j(
-    fixed: FixedPartition, message_j: Messages, received_j: Messages | None = None
-) -> PerNode:
-    """Energy of every node in the round. Source: docs/system-model.md (16)."""
-    energy_j = fixed.constant_j + air_energy_j(fixed, message_j)
-    if received_j is None:
-        return energy_j
-    by_node = sum_by_receiver(received_j.hop, received_j.move, fixed.active)
-    return energy_j + jnp.where(fixed.active, by_node.at[0].add(received_j.uplink), 0.0)
+def node_energy_j(fixed: FixedPartition, terms: RoundTerms) -> PerNode:
+    """Energy of every node in the round. Source: docs/system-model.md (16), (35)."""
+    hop_j, move_j, downlink_j = jax.tree.map(
+        lambda time_s: drawn_j(fixed.receive_power_w, time_s), terms.received_s
+    )
+    received_j = sum_by_receiver(hop_j, move_j, fixed.active).at[0].add(downlink_j)
+    received_j = jnp.where(fixed.active, received_j, 0.0)
+    return fixed.constant_j + air_energy_j(fixed, terms.message_j) + received_j

@@ -82,12 +82,10 @@ class Compute(Struct):
         plausible="<= 100",
         slip="In mW? Give W",
     )
-
-    receive_power_w: Array | None = quantity(
-        "power that a node draws while it receives; none without it",
+    receive_power_w: Array = quantity(
+        "power that a node draws while it receives",
         "P_{rx}",
-        default=None,
-        optional=True,
+        missing=0.0,
         plausible="<= 100",
         slip="In mW? Give W",
     )
@@ -122,7 +120,7 @@ class DeviceParams(Struct):
     block_overhead_s: Array = same(Compute, "block_overhead_s")
     link_overhead_s: Array = same(Compute, "link_overhead_s")
     idle_power_w: Array = same(Compute, "idle_power_w")
-    receive_power_w: Array | None = same(Compute, "receive_power_w")
+    receive_power_w: Array = same(Compute, "receive_power_w")
 
 
 def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
@@ -146,5 +144,5 @@ def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devic
         block_overhead_s=jnp.asarray(params.block_overhead_s),
         link_overhead_s=jnp.asarray(params.link_overhead_s),
         idle_power_w=jnp.asarray(params.idle_power_w),
-        receive_power_w=params.receive_power_w,
+        receive_power_w=jnp.asarray(params.receive_power_w),
     )

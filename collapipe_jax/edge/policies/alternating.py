@@ -230,7 +230,7 @@ def _subsets(
     )
     one_each = subsets.astype(own.hop_bits.dtype)
     count_each = jnp.broadcast_to(count, subsets.shape[1:])
-    fixed = fix_partition(wide.replace(switching=None), one_each, count_each)
+    fixed = fix_partition(wide, one_each, count_each, terms=())
     terms = round_terms(fixed, given, links=round_links(fixed, given, received_w))
     stage_s = pass_times(wide, count).block_s
     waits = problem.workload.local_steps * (count - 1.0)

@@ -131,12 +131,10 @@ def _without_idle_energy(problem: RoundProblem) -> RoundProblem:
 
 def _without_received_energy(problem: RoundProblem, micro_batches: int) -> RoundProblem:
     """Budgets less what the static pipeline spends on receiving, which is an estimate."""
-    if problem.compute.receive_power_w is None:
-        return problem
     control, static = problem.control, static_pipelines(problem, micro_batches)
-    budget_j = control.energy_budget_j
+    budget_j, receive_power_w = control.energy_budget_j, problem.compute.receive_power_w
     spends = jax.vmap(lambda *one: evaluate(*one).energy_j, -1, -1)
-    silent = problem.replace(compute=problem.compute.replace(receive_power_w=None))
+    silent = problem.replace(compute=problem.compute.replace(receive_power_w=0.0 * receive_power_w))
     received_j = spends(problem, static) - spends(silent, static)
     left_j = jnp.maximum(budget_j - received_j, _LEAST_LEFT * budget_j)
     left_j = jnp.where(jnp.isnan(left_j), budget_j, left_j)  # a broken pipeline tells nothing

@@ -28,10 +28,10 @@ from collapipe_jax.edge.cost.convergence import cluster_divergence, participatin
 from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.link_quality import d2e_hazard
-from collapipe_jax.edge.cost.moments import leaving_cost, moved_moments
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import RoundTerms
+from collapipe_jax.edge.cost.round_terms import RoundTerms, receiving_cost
+from collapipe_jax.edge.cost.terms.sums import partition_additions
 from collapipe_jax.edge.network.channel import (
     d2d_sinr,
     downlink_sinr,
@@ -61,8 +61,8 @@ class LinearCosts(NamedTuple):
     rest_cost: Array  # likewise of the other costs
     block_s: Array  # latency of a block on a device, ``[K, N, A, R]``
     block_cost: Array  # its other costs, likewise
-    given_s: Array  # part of the latency of a block that its way to the device takes, likewise
-    given_cost: Array  # its other costs, likewise
+    move_s: Array  # part of that on the way from the device and to it, ``[2, K, N, A, R]``
+    move_cost: Array  # its other costs, likewise
     stage_s: Array  # forward pass of a block on a device, ``[K, N, 1, R]``
     waits: Array  # how often a round waits for the longest stages
 
@@ -81,14 +81,11 @@ def linear_costs(
     """
     forward_s, backward_s = terms.flows.forward.value, terms.flows.backward.value
     passes = problem.workload.local_steps * (1.0 + problem.workload.backward_ratio)
-    collect_s, distribute_s = terms.air.move_s
-    block_s = passes * fixed.compute.forward_s[1:] + collect_s + distribute_s
-    moved = fixed.sender_cost_per_j.move * terms.message_j.move
-    computed = fixed.costs.energy_per_j[1:] * fixed.computing_j[1:]
-    block_cost, given_cost = computed + moved[0] + moved[1], moved[1]
-    if fixed.receiving is not None and terms.received_j is not None:
-        received = fixed.receiving.cost_per_j.move * terms.received_j.move
-        block_cost, given_cost = block_cost + sum_nodes(received), given_cost + received[1]
+    block_s = passes * fixed.compute.forward_s[1:] + sum_nodes(terms.air.move_s)
+    move_cost = fixed.sender_cost_per_j.move * terms.message_j.move
+    move_cost = move_cost + receiving_cost(fixed, terms.received_s).move
+    computed = fixed.costs.energy_per_j[1:] * fixed.constant_j[1:]
+    block_cost = computed + sum_nodes(move_cost)
     return LinearCosts(
         forward_s=forward_s,
         backward_s=backward_s,
@@ -96,8 +93,8 @@ def linear_costs(
         rest_cost=terms.cluster_cost - sum_nodes(block_cost),
         block_s=block_s,
         block_cost=block_cost,
-        given_s=distribute_s,
-        given_cost=given_cost,
+        move_s=terms.air.move_s,
+        move_cost=move_cost,
         stage_s=stage_s,
         waits=waits,
     )
@@ -122,12 +119,17 @@ def cost_at(problem: RoundProblem, linear: LinearCosts, segments: Array) -> tupl
     block_s = sum_nodes(jnp.where(held, segments * linear.block_s, 0.0))
     block_cost = sum_nodes(jnp.where(held, segments * linear.block_cost, 0.0))
     latency_s = linear.rest_s + block_s + linear.waits * longest_s
-    cost, moments = linear.rest_cost + block_cost, moved_moments(problem, segments)
-    if moments is not None:
-        taken = jnp.where(held, moments.taken_bits / problem.workload.block_param_bits, 0.0)
-        latency_s = latency_s + moments.return_s + sum_nodes(taken * linear.given_s)
-        cost = cost + sum_nodes(taken * linear.given_cost)
-    return latency_s, cost + leaving_cost(problem, segments, moments)
+    # What moves besides takes as long as a block, by its bits.
+    added = partition_additions(problem, segments)
+    bits = jnp.where(held, added.move_bits, 0.0)
+
+    def moved(per_block):
+        each = jnp.where(bits > 0, bits / problem.workload.block_param_bits * per_block, 0.0)
+        return sum_nodes(sum_nodes(each))
+
+    node_cost = sum_nodes(unit_costs(problem).energy_per_j * added.node_j)
+    cost = linear.rest_cost + block_cost + moved(linear.move_cost) + node_cost + added.cost
+    return latency_s + added.prepare_s + moved(linear.move_s), cost
 
 
 def fill_sets(
@@ -224,7 +226,7 @@ class NodeCosts(NamedTuple):
 
     max_power_w: Array  # ``[J, N, 1, R]``
     energy_per_j: Array  # unit cost of a node's energy, likewise
-    receive_per_s: Array | None  # cost of a second that the node receives, if it has power for it
+    receive_per_s: Array  # cost of a second that the node receives
     interference_per_w: Array  # cost of a watt of a node on other clusters, likewise
     block_energy: Array  # cost of the energy to compute a block, ``[K, N, 1, R]``
     collect_s: Array  # time to move a block from a device, by level, ``[levels, J, N, 1, R]``
@@ -285,9 +287,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     radio, work = problem.radio, problem.workload
     by_node, received_w = problem.by_node, coupling.interference_w
     gain, max_power_w = by_node.d2d_gain, by_node.d2d_power_max_w
-    per_j, receive_per_s = unit_costs(problem).energy_per_j, None
-    if problem.compute.receive_power_w is not None:
-        receive_per_s = per_j * problem.compute.receive_power_w
+    per_j = unit_costs(problem).energy_per_j
     joules_per_flop = by_node.joules_per_flop[1:]
 
     def block_s(power_w, gain, received_w):
@@ -297,7 +297,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     return NodeCosts(
         max_power_w=max_power_w,
         energy_per_j=per_j / radio.amplifier_efficiency,
-        receive_per_s=receive_per_s,
+        receive_per_s=per_j * problem.compute.receive_power_w,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
         collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
@@ -403,9 +403,8 @@ def _cheapest_powers(
     """
     work, per_s = problem.workload, step.latency_per_s
     max_power_w = _levels() * nodes.max_power_w
-    energy_per_s = max_power_w * nodes.energy_per_j
-    if nodes.receive_per_s is not None:  # as if the receiver's unit cost were the sender's
-        energy_per_s = energy_per_s + nodes.receive_per_s
+    # As if the receiver's unit cost were the sender's.
+    energy_per_s = max_power_w * nodes.energy_per_j + nodes.receive_per_s
     round_bits = work.local_steps * work.batch * work.activation_bits
     per_bit, interference, collect, distribute = fusion_barrier(
         (

@@ -182,7 +182,7 @@ def _linear_costs(
     power_w = jnp.where(active, sets.power * problem.by_node.d2d_power_max_w, 0.0)
     segments = active[1:].astype(step.block_s.dtype)
     micro_batches = jnp.broadcast_to(step.micro_batches, active.shape[1:])
-    fixed = fix_partition(problem.replace(switching=None), segments, micro_batches)
+    fixed = fix_partition(problem, segments, micro_batches, terms=())
     allocation = tentative._replace(d2d_share=share, d2d_power=power_w)
     sinr = link_sinrs(fixed, allocation, coupling.interference_w)
     hop_sinr = full_sinr / share  # as known already

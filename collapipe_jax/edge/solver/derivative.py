@@ -27,7 +27,7 @@ from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.latency import d2d_stage_s, message_time_s
 from collapipe_jax.edge.cost.link_quality import interference_w
-from collapipe_jax.edge.cost.round_terms import RoundTerms
+from collapipe_jax.edge.cost.round_terms import RoundTerms, receiving_cost
 from collapipe_jax.edge.network.channel import efficiency_elasticity, threshold_over
 from collapipe_jax.edge.solver.smooth_maximum import mean_slope
 
@@ -49,7 +49,7 @@ class TimeSlopes(NamedTuple):
     total: Messages  # through energy and latency
     downlink: PerCluster  # of the downlink
     downlink_stage: PerCluster  # of the downlink, through the longest stage alone
-    received: Messages | None  # through energy of receivers alone, part of the total
+    received: Messages  # through energy of receivers alone, part of the total
 
 
 class SinrSlopes(NamedTuple):
@@ -93,11 +93,9 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
         uplink=air.uplink_s * step_cost + air.model_uplink_s * per_s + energy.uplink + stage.uplink,
     )
     downlink = air.downlink_s * step_cost + air.model_downlink_s * per_s + downlink_stage
-    received = None
-    if fixed.receiving is not None and terms.received_j is not None:
-        received = jax.tree.map(jnp.multiply, fixed.receiving.cost_per_j, terms.received_j)
-        downlink = downlink + received.uplink
-        total = total._replace(hop=total.hop + received.hop, move=total.move + received.move)
+    received = receiving_cost(fixed, terms.received_s)
+    downlink = downlink + received.uplink
+    total = total._replace(hop=total.hop + received.hop, move=total.move + received.move)
     return fusion_barrier(TimeSlopes(energy, stage, total, downlink, downlink_stage, received))
 
 
@@ -214,10 +212,9 @@ def curvature(
     latency_cost = marginals.cost_per_s * terms.cluster_latency_s
     spread = sharpness * (1.0 - marginals.latency_part)
     spread = spread / jnp.where(latency_cost > 0, latency_cost, 1.0)
-    hop_part, up_part = times.total.hop - energy.hop, times.total.uplink - energy.uplink
-    down_part, up_time = times.downlink, time.uplink
-    if times.received is not None:
-        hop_part, down_part = hop_part - times.received.hop, down_part - times.received.uplink
+    hop_part = times.total.hop - (energy.hop + times.received.hop)
+    up_part, up_time = times.total.uplink - energy.uplink, time.uplink
+    down_part = times.downlink - times.received.uplink
     power_part = sinrs.time.hop * hop_part
     power_part = power_part[0] + from_previous_active(power_part[1], active)
     if is_reliable:

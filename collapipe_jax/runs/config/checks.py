@@ -286,8 +286,6 @@ def _read_all(files: tuple[Path, ...], digest: str) -> NetworksOnFile:
         if problem.devices < most:
             problems[place] = _read(files[place], most)
     networks = [NetworksOnFile(radio=_radio(each), compute=_compute(each)) for each in problems]
-    if any(each.compute.receive_power_w is not None for each in networks):
-        networks = [_with_receive_power(each) for each in networks]
     return stack(networks)
 
 
@@ -307,14 +305,6 @@ def _compute(problem: RoundProblem) -> Compute:
         return compute
     unlimited = np.full(problem.clusters, np.inf, np.float32)
     return compute.replace(control_unit_memory_bytes=unlimited)
-
-
-def _with_receive_power(network: NetworksOnFile) -> NetworksOnFile:
-    """A network whose document may lack a receive power, 0 then."""
-    compute = network.compute
-    if compute.receive_power_w is not None:
-        return network
-    return network.replace(compute=compute.replace(receive_power_w=np.zeros((), np.float32)))
 
 
 def _read(file: Path, devices: int = 0) -> RoundProblem:

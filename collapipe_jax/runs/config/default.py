@@ -12,8 +12,7 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.edge.control.queues import EffectiveQueueParams
 from collapipe_jax.edge.cost.convergence import Learning
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange
-from collapipe_jax.edge.cost.switching import SwitchingParams
+from collapipe_jax.edge.cost.problem import SecureExchange, Signalling, SwitchingParams
 from collapipe_jax.edge.network.channel import DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
 from collapipe_jax.edge.network.mobility import MobilityParams
@@ -110,8 +109,6 @@ KEYS: dict[str, Any] = {
         ),
         receive_power_w=key(
             0.0,
-            "power that a node draws while it receives",
-            symbol="P_{rx}",
             why="off: the paper counts sending alone, and boards of the catalogue name no radio",
         ),
     ),
@@ -287,6 +284,11 @@ KEYS: dict[str, Any] = {
             "in reference latencies, as below the outage SINR; 0 is off",
             why="off: every cluster that can run takes part",
         ),
+    ),
+    "signalling": section(
+        Signalling,
+        report_bits=key(0.0, why="off: the paper counts activations and parameters alone"),
+        grant_bits=key(0.0, why="off, as reports"),
     ),
     "secure_aggregation": section(
         SecureExchange,

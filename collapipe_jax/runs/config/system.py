@@ -19,9 +19,12 @@ from collapipe_jax.edge.control.queues import (
 )
 from collapipe_jax.edge.cost.convergence import Learning, local_steps_drift
 from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks
-from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange
-from collapipe_jax.edge.cost.switching import SwitchingParams
+from collapipe_jax.edge.cost.problem import (
+    RoundProblem,
+    SecureExchange,
+    Signalling,
+    SwitchingParams,
+)
 from collapipe_jax.edge.cost.workload import ModelEnds, Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
@@ -190,7 +193,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
         propagation=PropagationParams(**config.propagation),
         dynamics=_fill(DynamicsParams, dynamics),
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
-        devices=_build_devices(config.devices),
+        devices=DeviceParams(**config.devices),
         radio=_build_radio(config.radio),
         workload=_build_workload(config),
         learning=_fill(Learning, learning, cluster_weight=weight, drift=drift),
@@ -202,6 +205,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
             reference_micro_batches=config.policy.micro_batches,
         ),
         secure_aggregation=_build_secure_exchange(config),
+        signalling=_build_signalling(config),
     )
 
 
@@ -224,12 +228,6 @@ def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> 
         raise InputError("network.file", config.network.file, problem, remedy)
     radio = networks.radio.replace(**{name: config.radio[name] for name in RADIO_LAWS})
     return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
-
-
-def _build_devices(devices: Config) -> DeviceParams:
-    """Parameters of devices; without power to receive its energy is not even computed."""
-    numbers: dict[str, Any] = dict(devices) | {"receive_power_w": devices.receive_power_w or None}
-    return DeviceParams(**numbers)
 
 
 def _build_switching(config: Config) -> SwitchingParams | None:
@@ -262,6 +260,14 @@ def _build_radio(radio: Config) -> RadioParams:
         **laws,
         **linear,
     )
+
+
+def _build_signalling(config: Config) -> Signalling | None:
+    """Reports and grants, if they count."""
+    signals = config.signalling
+    if signals.report_bits == signals.grant_bits == 0.0:
+        return None
+    return _fill(Signalling, signals)
 
 
 def _build_secure_exchange(config: Config) -> SecureExchange | None:

@@ -35,7 +35,12 @@ from collapipe_jax.edge.cost.link_quality import (
 )
 from collapipe_jax.edge.cost.maximum import Maximum
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import energy_cost, message_energy_j, round_terms
+from collapipe_jax.edge.cost.round_terms import (
+    energy_cost,
+    message_energy_j,
+    received_s,
+    round_terms,
+)
 from collapipe_jax.edge.network import channel
 from collapipe_jax.edge.solver.limits import to_allocation, to_logs
 from experiments.benchmarks.solver.outside_scipy import (
@@ -232,7 +237,9 @@ def _rows(fixed: FixedPartition, unit_bit_s, unit_s: Array, point: _Point) -> _R
         log_power=senders._replace(uplink=point.logs.d2e_power),
         stages_s=jnp.stack(rule.stages_s) / unit_s,
         latency_s=latency_s / unit_s,
-        energy_cost=energy_cost(fixed, message_energy_j(fixed, full_power, air)),
+        energy_cost=energy_cost(
+            fixed, message_energy_j(fixed, full_power, air), received_s(fixed, air)
+        ),
     )
 
 
@@ -293,7 +300,7 @@ def _solve(
     ]
     latency_cost = float(fixed.costs.latency_per_s * unit_s / unit) * latency
     value = _dual_value(cp.Problem(cp.Minimize(latency_cost + energy + loss), limits))
-    constant = fixed.costs.divergence * fixed.divergence.lossless + fixed.leaving_cost
+    constant = fixed.costs.divergence * fixed.divergence.lossless
     bound = float(jnp.sum(constant) + np.sum(offset[row.energy_cost])) + unit * value
     if log_sinr.value is None:
         return bound, None, points

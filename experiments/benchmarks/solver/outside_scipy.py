@@ -168,8 +168,7 @@ def program(problem: RoundProblem, fixed: FixedPartition, flat: Array) -> Progra
             1.0 - jnp.sum(d2d_share, axis=0),  # remaining part of the bands, [N]
             1.0 - jnp.sum(d2e_share),
             Maxima(**rule.slack),  # logarithm of a maximum over each of its entries
-            _log(budget_j)
-            - _log(node_energy_j(fixed, terms.message_j)),  # [P, N]; of use with caps
+            _log(budget_j) - _log(node_energy_j(fixed, terms)),  # [P, N]; of use with caps
         )
     # The logarithm is convex too, and has slopes of one size on any link.
     return Program(jnp.log(objective), ravel_pytree(constraints)[0])

@@ -55,12 +55,12 @@ def test_idle_nodes_compute_and_send_nothing_and_keep_every_term_finite():
     for nothing in (
         fixed.hop_bits,
         fixed.hop_overhead_s,
-        fixed.computing_j,
+        fixed.constant_j,
         fixed.compute.forward_s,
     ):
         assert np.all(np.asarray(nothing)[idle] == 0)
         assert np.all(np.asarray(nothing)[~idle] > 0)
-    assert np.all(np.asarray(fixed.move_bits)[idle[1:]] == 0)
+    assert np.all(np.asarray(fixed.move_bits)[:, idle[1:]] == 0)
     assert np.all(np.asarray(fixed.hop_gain)[:, idle] == 1)
     assert np.all(np.asarray(fixed.move_gain)[:, idle[1:]] == 1)
     sits_out = idle[0]

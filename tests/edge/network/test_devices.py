@@ -18,7 +18,7 @@ PARAMS = DeviceParams(
     block_overhead_s=1e-3,
     link_overhead_s=2e-3,
     idle_power_w=0.5,
-    receive_power_w=None,
+    receive_power_w=0.0,
 )
 
 

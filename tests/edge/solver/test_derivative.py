@@ -22,8 +22,8 @@ from collapipe_jax.edge.cost.convergence import local_steps_drift
 from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, round_links
+from collapipe_jax.edge.cost.problem import SecureExchange
 from collapipe_jax.edge.cost.round_terms import air_energy_j, round_terms
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.network.channel import RATE_LAWS
 from collapipe_jax.edge.solver.energy_caps import fix_capped_partition
 from collapipe_jax.edge.solver.limits import to_allocation
@@ -43,7 +43,7 @@ class Case:
     efficiency_scale: float = 1.0  # of the ceiling of modulation
     amplifier_efficiency: float = 1.0
     idle_power_w: float = 0.0
-    receive_power_w: float | None = None
+    receive_power_w: float = 0.0
     secure: bool = False
     duplex: str = "full"
     retransmissions: str = "free"
@@ -115,8 +115,7 @@ def draw(case, seed=0):
     )
     idle_w = case.idle_power_w + problem.compute.idle_power_w
     compute = problem.compute.replace(idle_power_w=idle_w)
-    if case.receive_power_w is not None:
-        compute = compute.replace(receive_power_w=case.receive_power_w + 0.0 * idle_w)
+    compute = compute.replace(receive_power_w=case.receive_power_w + 0.0 * idle_w)
     problem = problem.replace(radio=radio, compute=compute)
     if case.secure:
         section = {name: each + 0.0 * idle_w for name, each in secure_section().items()}

@@ -78,7 +78,7 @@ def test_a_cap_leaves_its_budget_less_computing_where_that_is_in_reach(some):
     problem, decision = some
     fixed = quick_jit(fixed_of)(problem, decision)
     active = np.asarray(fixed.active)
-    left_j = np.swapaxes(problem.control.energy_budget_j, 0, 1) - fixed.computing_j
+    left_j = np.swapaxes(problem.control.energy_budget_j, 0, 1) - fixed.constant_j
     least_j = np.asarray(least_air_energy_j(fixed))
     in_reach = left_j >= IN_REACH * least_j
     room_j = np.asarray(fixed.caps.room_j)
@@ -189,8 +189,9 @@ def test_energy_of_a_decision_is_computing_and_air(some):
         fixed = fixed_of(problem, decision)
         allocation = to_allocation(fixed, to_logs(fixed, decision))
         made = make_decision(*decision_partition(decision), allocation, fixed.active)
-        message_j = round_terms(fixed, allocation).message_j
-        return node_energy_j(fixed, message_j), jax.vmap(evaluate, -1, -1)(problem, made).energy_j
+        return node_energy_j(fixed, round_terms(fixed, allocation)), jax.vmap(evaluate, -1, -1)(
+            problem, made
+        ).energy_j
 
     by_node, wanted = both()
     np.testing.assert_allclose(by_node, np.swapaxes(wanted, 0, 1), rtol=1e-10)

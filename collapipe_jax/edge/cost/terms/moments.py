@@ -5,28 +5,17 @@ power, on the whole D2D band, on which nothing else is on air then. With the blo
 go on to the new devices. All of this is fixed with the partition but the rate of the last way.
 """
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.edge.cost.computing import drawn_j
-from collapipe_jax.edge.cost.decision import PerCluster, PerDevice, PerNode
-from collapipe_jax.edge.cost.objective import unit_costs
+from collapipe_jax.edge.cost.decision import Segments
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.switching import switching_cost
+from collapipe_jax.edge.cost.terms.addition import PartitionAddition
 from collapipe_jax.edge.network.channel import d2d_sinr, narrowed_bit_time_s
 
 _ByDevice = Num[Array, "K *#any"]
-
-
-class Moments(NamedTuple):
-    """Optimiser state that changes its device before a round."""
-
-    taken_bits: PerDevice  # that a device gets from its control unit
-    return_s: PerCluster  # time in which devices send what they give away
-    return_j: PerNode  # energy of this, of senders and, on request, of the receiving control unit
 
 
 def changed_blocks(before: _ByDevice, segments: _ByDevice) -> tuple[_ByDevice, _ByDevice]:
@@ -42,14 +31,14 @@ def changed_blocks(before: _ByDevice, segments: _ByDevice) -> tuple[_ByDevice, _
     return jnp.where(changes, segments - kept, 0.0), jnp.where(changes, before - kept, 0.0)
 
 
-def moved_moments(problem: RoundProblem, segments: Num[Array, "K N *batch"]) -> Moments | None:
-    """Optimiser state that segments move; None where it is not counted.
+def moving_moments(problem: RoundProblem, segments: Segments) -> PartitionAddition:
+    """Optimiser state that segments move, if it counts.
 
     What is behind a dead link is lost, and costs nothing. Source: docs/system-model.md (37).
     """
     switching, radio = problem.switching, problem.radio
     if switching is None or switching.block_moment_bits is None:
-        return None
+        return PartitionAddition()
     before = jnp.moveaxis(switching.segments, 1, 0)
     taken, given = changed_blocks(before, segments)
     nodes = problem.by_node
@@ -58,26 +47,13 @@ def moved_moments(problem: RoundProblem, segments: Num[Array, "K N *batch"]) -> 
     sending_s = given * switching.block_moment_bits
     sending_s = sending_s * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
     sending_s = jnp.where(jnp.isfinite(sending_s), sending_s, 0.0)
-    return_s, receive_power_w = sum_nodes(sending_s), problem.compute.receive_power_w
-    received_j = jnp.zeros_like(return_s)
-    if receive_power_w is not None:
-        received_j = drawn_j(receive_power_w, return_s)
+    return_s = sum_nodes(sending_s)
+    received_j = drawn_j(problem.compute.receive_power_w, return_s)
     sent_j = power_w / radio.amplifier_efficiency * sending_s
-    return Moments(
-        taken_bits=taken * switching.block_moment_bits,
-        return_s=return_s,
-        return_j=jnp.concatenate([received_j[None], sent_j]),
+    # A device sends in the time before, and gets what it takes over with its blocks.
+    taken_bits = taken * switching.block_moment_bits
+    return PartitionAddition(
+        move_bits=jnp.stack([jnp.zeros_like(taken_bits), taken_bits]),
+        prepare_s=return_s,
+        node_j=jnp.concatenate([received_j[None], sent_j]),
     )
-
-
-def leaving_cost(
-    problem: RoundProblem, segments: Num[Array, "K N *batch"], moments: Moments | None
-) -> PerCluster:
-    """Cost of leaving the partition of the round before that shares and powers do not change.
-
-    It is the cost of switching, and energy of returned moments at the nodes' unit costs.
-    """
-    cost = switching_cost(problem.switching, segments, problem.workload.blocks)
-    if moments is None:
-        return cost
-    return cost + sum_nodes(unit_costs(problem).energy_per_j * moments.return_j)

@@ -8,9 +8,9 @@ from support.compiled import evaluate
 from support.random_problems import pick, plain_problems
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
-from collapipe_jax.edge.cost.moments import changed_blocks
+from collapipe_jax.edge.cost.problem import Switching
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
-from collapipe_jax.edge.cost.switching import Switching
+from collapipe_jax.edge.cost.terms.moments import changed_blocks
 from collapipe_jax.edge.network.channel import d2d_sinr, narrowed_bit_time_s
 from collapipe_jax.learning.models.counts import block_parameters
 from collapipe_jax.runs.config import default

@@ -15,7 +15,8 @@ from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.control.queues import control_unit_floor_j, least_latency_s
 from collapipe_jax.edge.cost.client_round import by_sender, client_links, sends
-from collapipe_jax.edge.cost.secure_exchange import SecureExchange, secure_messages
+from collapipe_jax.edge.cost.problem import SecureExchange
+from collapipe_jax.edge.cost.terms.secure_exchange import secure_messages
 from collapipe_jax.edge.policies.registry import make_policy
 
 NODE_POWER = ("flops_per_s", "joules_per_flop")
@@ -62,7 +63,7 @@ def test_expansions_are_those_of_bonawitz_et_al(users, entries, ring_bits, expan
     """Section 7 of the paper: inputs of 16 bits, keys and shares of 256, and no counts."""
     secure = secure_exchange(number_ratio=ring_bits / 16, count_bits=0.0, secret_bits=256.0)
     sent = secure_messages(secure, 16.0 * entries, jnp.asarray(float(users)))
-    total = sent.upload_bits + sent.received_bits
+    total = sent.upload_bits + sent.public_key_bits + sent.share_bits
     np.testing.assert_allclose(total / (16.0 * entries), expansion, atol=0.006)
 
 

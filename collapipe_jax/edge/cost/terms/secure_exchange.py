@@ -6,32 +6,15 @@ X25519 and Shamir's sharing of its secrets, whatever the simulation computes wit
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from collapipe_jax.core.quantity import Struct, positive, quantity
+from collapipe_jax.edge.cost.problem import RoundProblem, SecureExchange
+from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
 
 _EXTRA_MESSAGES = 6
 """Public keys, shares and answers up; public keys, shares and the list of who arrived down."""
 _Broadcast = Float[Array, "..."]
-
-
-class SecureExchange(Struct):
-    """What secure aggregation adds to the parameters of a round."""
-
-    number_ratio: Array = positive("bits of a masked entry over those of a parameter", "r")
-    count_bits: Array = quantity(
-        "entries of a masked vector beside the parameters: a weight, and one for every row of the "
-        "embedding's tables that is averaged over its readers",
-        "D_C",
-    )
-    secret_bits: Array = positive("a public key, and a share of a secret", "a")
-    dropout_probability: Array = quantity(
-        "probability that a party drops out before its upload, and again before its answer",
-        "d",
-        bounds=">= 0 and < 1",
-    )
-    party_mask_bytes_per_s: Array = positive("speed at which a node draws masks", "v_C")
-    server_mask_bytes_per_s: Array = positive("speed at which the edge server does", "v_{ES}")
 
 
 class SecureMessages(NamedTuple):
@@ -42,11 +25,6 @@ class SecureMessages(NamedTuple):
     share_bits: _Broadcast  # encrypted for it alone
     mask_s: _Broadcast  # in which it draws its masks
     unmask_s: _Broadcast  # in which the edge server draws those to take off
-
-    @property
-    def received_bits(self) -> _Broadcast:
-        """All that it receives beside the parameters."""
-        return self.public_key_bits + self.share_bits
 
 
 def secure_messages(
@@ -69,14 +47,24 @@ def secure_messages(
     )
 
 
-def exchange_s(secure: SecureMessages, link_overhead_s: _Broadcast) -> _Broadcast:
-    """Time of secure aggregation besides its bits. Source: docs/system-model.md (41)."""
-    return _EXTRA_MESSAGES * link_overhead_s + secure.mask_s + secure.unmask_s
+def secure_exchange(problem: RoundProblem, senders: Senders) -> SenderAddition:
+    """Secure aggregation among all senders of a round, if it is on.
 
-
-def mask_energy_j(secure: SecureMessages, power_w: _Broadcast) -> _Broadcast:
-    """Energy of a party's masks at its power while it computes.
-
-    Source: docs/system-model.md (42).
+    Masked parameters take the place of those in the clear. Public keys are the same for all.
+    Source: docs/system-model.md (41), (42).
     """
-    return power_w * secure.mask_s
+    exchange, power_w = problem.secure_aggregation, senders.power_w
+    if exchange is None:
+        return SenderAddition()
+    # Parties are along the first axes, before those of a batch.
+    axes = tuple(range(jnp.ndim(senders.takes_part) - jnp.ndim(exchange.secret_bits)))
+    parties = jnp.sum(senders.takes_part, axis=axes, dtype=power_w.dtype)
+    messages = secure_messages(exchange, senders.model_bits, parties)
+    overhead_s = _EXTRA_MESSAGES * problem.compute.link_overhead_s
+    return SenderAddition(
+        upload_bits=messages.upload_bits - senders.model_bits,
+        shared_bits=messages.public_key_bits,
+        own_bits=messages.share_bits,
+        upload_s=overhead_s + messages.mask_s + messages.unmask_s,
+        node_j=power_w * messages.mask_s,
+    )

@@ -1,0 +1,1 @@
+"""Terms that add to a round: one file each, summed by :mod:`.sums`."""

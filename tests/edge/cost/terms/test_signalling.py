@@ -1,0 +1,88 @@
+"""Reports and grants in the cost of a round."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.against_reference import assert_equal_to_reference, base_case, flat
+from support.compiled import evaluate
+from support.random_problems import with_ends
+from support.reference_cost import reference_cost
+from support.structs import as_problem
+
+from collapipe_jax.edge.control.queues import control_unit_floor_j, least_latency_s
+from collapipe_jax.edge.cost.client_round import by_sender, client_links, replica_links
+from collapipe_jax.edge.cost.problem import Signalling
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.policies.registry import make_policy
+
+SECTION = {"report_bits": 3e6, "grant_bits": 5e6}
+
+
+def signalled(problem):
+    return problem.replace(signalling=Signalling(**{k: jnp.asarray(v) for k, v in SECTION.items()}))
+
+
+@pytest.mark.parametrize("key", SECTION)
+@pytest.mark.usefixtures("x64")
+def test_every_number_counts_where_the_reference_says(key):
+    network, decision = copy.deepcopy(base_case())
+    network["signalling"] = dict(SECTION)
+    network["compute"]["receive_power_w"] = 0.6
+    before = flat(reference_cost(network, decision))
+    network["signalling"][key] *= 1.37
+    after = flat(assert_equal_to_reference(network, decision))
+    assert not np.allclose(before, after, rtol=1e-7, atol=0)
+
+
+@pytest.mark.usefixtures("x64")
+def test_nodes_that_sit_out_report_nothing():
+    network, decision = copy.deepcopy(base_case())
+    network["signalling"] = dict(SECTION)
+    decision["segments"][2] = 0
+    decision["d2d_share"][2] = 0
+    assert_equal_to_reference(network, decision)
+
+
+@pytest.mark.parametrize("name", ["vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"])
+@pytest.mark.usefixtures("x64")
+def test_clients_report_for_all_nodes_that_they_speak_for(name):
+    plain = with_ends(as_problem(base_case()[0]))
+    decision = make_policy(name, shares="equal")(jax.random.key(0), plain)
+    before, after = evaluate(plain, decision), evaluate(signalled(plain), decision)
+    trains, links = np.asarray(decision.samples > 0), client_links(plain, decision)
+    nodes, inside_s = 1, 0.0
+    if name == "hierarchical_fl":
+        replicas = replica_links(plain, decision)
+        nodes = 1 + trains.sum(axis=1, keepdims=True)
+        inside_s = SECTION["report_bits"] * replicas.up_bit_s
+        inside_s = np.sum(trains * (inside_s + SECTION["grant_bits"] * replicas.down_bit_s), 1)
+        inside_s = inside_s[:, None]
+    added_s = nodes * SECTION["report_bits"] * links.uplink_bit_s
+    added_s = added_s + nodes * SECTION["grant_bits"] * links.downlink_bit_s + inside_s
+    slower_s = sum(after.clients) - sum(before.clients)
+    np.testing.assert_allclose(slower_s, np.where(trains, added_s, 0.0), rtol=1e-9)
+    power_w = decision.d2e_power_w / plain.radio.amplifier_efficiency
+    sent_j = nodes * SECTION["report_bits"] * links.uplink_bit_s * power_w
+    more_j = by_sender(after.energy_j - before.energy_j, decision)
+    if name == "hierarchical_fl":
+        down_s = np.sum(trains * SECTION["grant_bits"] * replicas.down_bit_s, axis=1)
+        drawn_w = plain.radio.d2d_power_max_w[:, :1] / plain.radio.amplifier_efficiency
+        sent_j = sent_j + drawn_w * down_s[:, None]
+    sends = np.asarray(decision.d2e_share > 0)
+    np.testing.assert_allclose(more_j, np.where(sends, sent_j, 0.0), rtol=1e-7)
+
+
+@pytest.mark.usefixtures("x64")
+def test_dssra_and_floors_foresee_signals():
+    plain = as_problem(base_case()[0])
+    problem = signalled(plain)
+    assert np.all(control_unit_floor_j(problem) > control_unit_floor_j(plain))
+    assert least_latency_s(problem) > least_latency_s(plain)
+    solution = jax.jit(dssra)(problem)
+    exact = evaluate(problem, solution.decision).objective
+    np.testing.assert_allclose(solution.objective, exact, rtol=1e-9)
+    blind = evaluate(problem, jax.jit(dssra)(plain).decision).objective
+    assert exact <= blind * (1 + 1e-9)
