@@ -3,7 +3,6 @@
 Before a round every node that takes part reports its channel and its queue, and is told its
 blocks, shares and powers. A sender passes both on for the nodes it speaks for. They travel as
 parameters do: on the whole D2D band of a cluster, and on the sender's share of the D2E band.
-Source: docs/system-model.md (43).
 """
 
 import jax.numpy as jnp
@@ -14,7 +13,10 @@ from collapipe_jax.edge.cost.terms.addition import PartitionAddition, SenderAddi
 
 
 def d2e_signals(problem: RoundProblem, senders: Senders) -> SenderAddition:
-    """Reports and grants between senders and the base station, if they count."""
+    """Reports and grants between senders and the base station, if they count.
+
+    Source: docs/system-model.md (43).
+    """
     signals = problem.signalling
     if signals is None:
         return SenderAddition()
