@@ -109,7 +109,9 @@ def energy_cost(fixed: FixedPartition, message_j: Messages, receiving_s: Message
     received = receiving_cost(fixed, receiving_s)
     total = jax.tree.map(operator.add, sent, received)
     hops, moves = sum_nodes(sum_nodes(total.hop)), sum_nodes(sum_nodes(total.move))
-    return hops + moves + total.uplink + fixed.constant_cost
+    cost = hops + moves + total.uplink + fixed.constant_cost
+    # A dead link at no unit cost is not a number, yet it breaks the cluster.
+    return jnp.where(jnp.isnan(cost), jnp.inf, cost)
 
 
 def receiving_cost(fixed: FixedPartition, receiving_s: Messages) -> Messages:
