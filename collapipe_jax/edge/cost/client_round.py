@@ -147,7 +147,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     exchange = _exchange(problem, decision)
     d2e_times = _d2e_times(problem, decision, links)
     times = _with_exchange(d2e_times, decision, exchange)
-    latency_s = functools.reduce(operator.add, times)
+    latency_s = total_s(times)
     broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
     cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
     # What is lost on the way, and what that costs in convergence.
@@ -183,11 +183,20 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     )
 
 
+def client_times(problem: RoundProblem, decision: ClientDecision) -> ClientTimes:
+    """Times of every client, 0 of one that is left out."""
+    times = _d2e_times(problem, decision, client_links(problem, decision))
+    return _with_exchange(times, decision, _exchange(problem, decision))
+
+
+def total_s(times: ClientTimes) -> _PerClient:
+    """Latency of every client, from its times."""
+    return functools.reduce(operator.add, times)
+
+
 def client_latency_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
     """Latency of every client, 0 of one that is left out."""
-    times = _d2e_times(problem, decision, client_links(problem, decision))
-    times = _with_exchange(times, decision, _exchange(problem, decision))
-    return functools.reduce(operator.add, times)
+    return total_s(client_times(problem, decision))
 
 
 def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
@@ -363,13 +372,9 @@ def _received_s(
 
 
 def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:
-    """Memory of every client, for its cluster's largest part of a mini-batch.
-
-    It keeps the activations of one piece of its part.
-    """
+    """Memory of every client, which keeps the activations of one piece of its part."""
     ends, blocks = model_ends(work), decision.client_blocks
-    largest = jnp.max(decision.samples, axis=1, keepdims=True)
-    piece = -(-largest // decision.accumulation)
+    piece = -(-decision.samples // decision.accumulation)
     memory = blocks * block_bytes(work, piece)
     memory = memory + jnp.where(blocks > 0, piece * work.block_working_bytes, 0.0)
     memory = memory + ends.embedding_static_bytes

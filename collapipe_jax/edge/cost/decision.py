@@ -91,7 +91,8 @@ class ClientDecision(Struct):
     )
     client_blocks: Array = quantity("encoder blocks on every client", "L_c", whole=True)
     accumulation: Array = positive(
-        "pieces of a client's part; it keeps the activations of one and adds up gradients",
+        "pieces of a client's part, one number for all or of each; it keeps the activations of one "
+        "and adds up gradients",
         "A",
         whole=True,
         default=1,

@@ -140,12 +140,18 @@ def _own_limit_bytes(problem: RoundProblem) -> Float[Array, " N"]:
     return jnp.full(problem.clusters, jnp.inf) if limit_bytes is None else limit_bytes
 
 
+def client_limit_bytes(problem: RoundProblem, decision: ClientDecision) -> Float[Array, "N C"]:
+    """Memory of every client of a data-parallel decision, 0 of a device that is away."""
+    if decision.tier == "control_units":
+        return _own_limit_bytes(problem)[:, None]
+    return problem.compute.memory_bytes
+
+
 def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flags:
     """Limits that a data-parallel decision breaks."""
-    compute, radio, trains = problem.compute, problem.radio, decision.samples > 0
-    limit_bytes, there = compute.memory_bytes, compute.memory_bytes > 0
-    if decision.tier == "control_units":
-        limit_bytes, there = _own_limit_bytes(problem)[:, None], jnp.ones_like(trains)
+    radio, trains = problem.radio, decision.samples > 0
+    limit_bytes = client_limit_bytes(problem, decision)
+    there = limit_bytes > 0
     held = jnp.sum(decision.samples, axis=1)
     whole = (held == problem.workload.batch) | ((held == 0) & ~jnp.any(there, axis=1))
     power_limit_w = radio.d2e_power_max_w[:, None]

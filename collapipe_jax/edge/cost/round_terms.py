@@ -126,7 +126,7 @@ def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
 
 
 def node_energy_j(fixed: FixedPartition, terms: RoundTerms) -> PerNode:
-    """Energy of every node in the round. Source: docs/system-model.md (16), (35)."""
+    """Energy of every node in the round. Source: docs/system-model.md (16)."""
     hop_j, move_j, downlink_j = jax.tree.map(
         lambda time_s: drawn_j(fixed.receive_power_w, time_s), terms.received_s
     )

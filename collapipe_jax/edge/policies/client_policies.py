@@ -1,13 +1,11 @@
 """Policies of data-parallel learning: every client trains a copy of the model.
 
-All send at full power and ignore energy; those of whole models ignore memory too.
-``shares`` of the D2E band are ``equal`` or ``min_max``; with ``broadcast`` parameters come down in
-one transmission; a ``deadline`` above 0 lets clients sit out. Source: docs/system-model.md,
-section 6.
+All send at full power. Only those that select clients look at energy, and whole models exceed
+memory where not even one sample fits. Source: docs/system-model.md, section 6.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +13,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.client_round import (
-    client_divergence,
     client_latency_s,
     client_links,
+    client_memory_bytes,
+    client_times,
     model_ends,
     replica_links,
     sends,
+    total_s,
 )
 from collapipe_jax.edge.cost.computing import block_capacity
 from collapipe_jax.edge.cost.decision import (
@@ -32,10 +32,22 @@ from collapipe_jax.edge.cost.decision import (
     participates,
 )
 from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import client_limit_bytes
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.network.channel import sinr_at_hazard, transport_block_hazard
+from collapipe_jax.edge.cost.round_cost import ClientTimes
+from collapipe_jax.edge.policies.client_shares import (
+    MOST_SAMPLES,
+    SHARES,
+    SPLITS,
+    equal_shares,
+    even_parts,
+    fastest_shares,
+    min_max_parts,
+    min_max_shares,
+    reliable_shares,
+)
 
 # Who sits out a round under a policy that ignores the channel.
 #
@@ -145,79 +157,92 @@ def _worst_sinr(problem: RoundProblem, decision: Decision) -> Float[Array, " N"]
         return jnp.minimum(hop, jnp.minimum(sinr.uplink, fixed.downlink_sinr))
 
 
-SHARES = ("min_max", "equal")
-"""Rules for shares of the D2E band."""
+_Build = Callable[[Bool[Array, "N C"]], ClientDecision]
 _CUTS = ("half", "best")
 """Rules for the cut of a split model."""
+BEST = "best"
+"""Least pieces with which a part fits memory; clients that keep all limits and end first."""
 
-_Build = Callable[[Bool[Array, "N C"]], ClientDecision]
+
+class ClientOptions(NamedTuple):
+    """Keys of data-parallel policies. Source: docs/system-model.md, section 6."""
+
+    shares: str = "min_max"  # of the D2E band, by :data:`SHARES`
+    split: str = "min_max"  # of a mini-batch, by :data:`SPLITS`
+    accumulation: int | str = BEST  # pieces of a part, of whole models
+    broadcast: bool = True  # parameters come down to all clients in one transmission
+    deadline: float = 0.0  # of a client, in reference latencies; 0 is off
 
 
 def vanilla_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
     """Federated averaging (McMahan et al. 1602.05629): every device trains the whole model.
 
-    The decision may exceed memory and budgets. Options are those of :func:`_whole_models`.
+    The decision may exceed memory and budgets. Options are those of :class:`ClientOptions`.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    return _whole_models(problem, "devices", **options)
+    return _whole_models(problem, "devices", ClientOptions(**options))
+
+
+def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any) -> ClientDecision:
+    """Federated averaging over selected devices (FedCS, Nishio and Yonetani 1804.08333).
+
+    Of every cluster so many train that keep memory and budgets and would end first; where too few
+    do, those that exceed them least. ``best`` takes the number with which the round keeps all
+    limits and ends first.
+
+    Args:
+      problem: of the round.
+      clients: of a cluster, or ``best``.
+      **options: those of :class:`ClientOptions`.
+
+    Raises:
+      InputError: if the workload lacks the sizes of embedding and decoder.
+    """
+    own = ClientOptions(**options)
+    model_ends(problem.workload)
+    there = _available(problem, "devices")
+    build = _builder(problem, "devices", own)
+    if own.deadline:
+        there = _available_in_time(problem, build, there, own.deadline)
+
+    def decide(number: Array) -> ClientDecision:
+        return _finish(problem, build(_best_clients(problem, build, there, number)), own)
+
+    number = find_count("policy.clients", clients, range(1, problem.devices + 1))
+    if number != BEST:
+        return decide(jnp.int32(number))
+    decisions = jax.vmap(decide)(jnp.arange(1, problem.devices + 1))
+    load, latency_s = jax.vmap(lambda each: _load_and_latency(problem, each))(decisions)
+    best = jnp.argmin(_by_limits(jnp.max(load, axis=(1, 2)), jnp.max(latency_s, axis=(1, 2))))
+    return jax.tree.map(lambda leaf: leaf[best], decisions)
 
 
 def control_unit_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
     """Federated averaging over control units: devices do nothing.
 
-    The decision may exceed memory and budgets. Options are those of :func:`_whole_models`.
+    The decision may exceed memory and budgets. Options are those of :class:`ClientOptions`.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    return _whole_models(problem, "control_units", **options)
+    return _whole_models(problem, "control_units", ClientOptions(**options))
 
 
 def hierarchical_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
     """Hierarchical federated averaging (HierFAVG, Liu et al. 1905.06641).
 
     Devices train whole models, and their control unit uploads the mean. The decision may
-    exceed memory and budgets. Options are those of :func:`_whole_models`.
+    exceed memory and budgets. Options are those of :class:`ClientOptions`.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    return _whole_models(problem, "hierarchical", **options)
+    return _whole_models(problem, "hierarchical", ClientOptions(**options))
 
 
-def _whole_models(
-    problem: RoundProblem,
-    tier: str,
-    shares: str = "min_max",
-    accumulation: int = 1,
-    broadcast: bool = True,
-    deadline: float = 0.0,
-) -> ClientDecision:
-    """Clients with whole models in a tier of :class:`.ClientDecision`."""
-    model_ends(problem.workload)
-    fixed = {"whole_model": True, "tier": tier, "broadcast": broadcast}
-    fixed |= {"accumulation": jnp.int32(accumulation)}
-
-    def build(available: Bool[Array, "N C"]) -> ClientDecision:
-        samples = split_batch(problem.workload.batch, available)
-        blocks = jnp.int32(problem.workload.blocks)
-        return _at_full_power(problem, samples=samples, client_blocks=blocks, **fixed)
-
-    there = problem.compute.memory_bytes > 0
-    if tier == "control_units":
-        there = jnp.ones_like(there[:, :1])
-    return _decide(problem, build, there, shares, deadline)
-
-
-def splitfed(
-    problem: RoundProblem,
-    cut: str = "half",
-    shares: str = "min_max",
-    broadcast: bool = True,
-    deadline: float = 0.0,
-) -> ClientDecision:
+def splitfed(problem: RoundProblem, cut: str = "half", **options: Any) -> ClientDecision:
     """Split federated learning (Thapa et al. 2004.12088): the first blocks on every device.
 
     They are at most as many as fit the smallest participating device. Where none fits,
@@ -227,33 +252,191 @@ def splitfed(
     Args:
       problem: of the round.
       cut: blocks on a device; ``half`` of them; or ``best``, with the least latency.
-      shares: ``min_max`` or ``equal``.
-      broadcast: send parameters to all clients in one transmission.
-      deadline: of a client, in reference latencies; 0 is off.
+      **options: those of :class:`ClientOptions`; clients of split models do not accumulate.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder, or there is no
         such cut.
     """
-    work, there = problem.workload, problem.compute.memory_bytes > 0
+    own = ClientOptions(**options)._replace(accumulation=1)
+    work, there = problem.workload, _available(problem, "devices")
 
     def build_at(cut: Array, available: Bool[Array, "N K"]) -> ClientDecision:
-        samples = split_batch(work.batch, available)
+        samples = even_parts(work.batch, available)
         blocks = jnp.minimum(cut, _client_capacity(problem, samples))
         return _at_full_power(
-            problem, samples=samples, client_blocks=blocks, whole_model=False, broadcast=broadcast
+            problem,
+            samples=samples,
+            client_blocks=blocks,
+            whole_model=False,
+            broadcast=own.broadcast,
         )
 
+    def decide(cut: Array, deadline: float) -> ClientDecision:
+        takes_part = there
+        if deadline:
+            takes_part = _available_in_time(problem, lambda t: build_at(cut, t), there, deadline)
+        return _finish(problem, build_at(cut, takes_part), own)
+
     def latency_s(cut: Array) -> Array:
-        decision = _decide(problem, lambda there: build_at(cut, there), there, shares, 0.0)
-        return jnp.max(client_latency_s(problem, decision))
+        return jnp.max(client_latency_s(problem, decide(cut, 0.0)))
 
     wanted = find_cut(cut, work.blocks)
-    if wanted == "best":
+    if wanted == BEST:
         # A cut above what memory holds is that one again, and the first of equals is taken.
         wanted = jnp.argmin(jax.vmap(latency_s)(jnp.arange(work.blocks + 1)))
-    blocks = jnp.int32(wanted)
-    return _decide(problem, lambda there: build_at(blocks, there), there, shares, deadline)
+    return decide(jnp.int32(wanted), own.deadline)
+
+
+def _available(problem: RoundProblem, tier: str) -> Bool[Array, "N C"]:
+    """Clients that are there: devices with memory, or all control units."""
+    there = problem.compute.memory_bytes > 0
+    return jnp.ones_like(there[:, :1]) if tier == "control_units" else there
+
+
+def _whole_models(problem: RoundProblem, tier: str, options: ClientOptions) -> ClientDecision:
+    """Clients with whole models in a tier of :class:`.ClientDecision`."""
+    model_ends(problem.workload)
+    there, build = _available(problem, tier), _builder(problem, tier, options)
+    if options.deadline:
+        there = _available_in_time(problem, build, there, options.deadline)
+    return _finish(problem, build(there), options)
+
+
+def _builder(problem: RoundProblem, tier: str, options: ClientOptions) -> _Build:
+    """Decision of whole models from who takes part: even parts, equal shares, full power."""
+
+    def build(takes_part: Bool[Array, "N C"]) -> ClientDecision:
+        decision = _at_full_power(
+            problem,
+            samples=even_parts(problem.workload.batch, takes_part),
+            client_blocks=jnp.int32(problem.workload.blocks),
+            whole_model=True,
+            tier=tier,
+            broadcast=options.broadcast,
+        )
+        return _in_pieces(problem, decision, options)
+
+    return build
+
+
+def _in_pieces(
+    problem: RoundProblem, decision: ClientDecision, options: ClientOptions
+) -> ClientDecision:
+    """The decision with pieces by the key; the least that fit memory, or of one sample."""
+    pieces = find_count("policy.accumulation", options.accumulation, range(1, MOST_SAMPLES))
+    if pieces != BEST:
+        pieces = jnp.int32(pieces)
+        return decision.replace(accumulation=jnp.broadcast_to(pieces, decision.samples.shape))
+    limit_bytes = client_limit_bytes(problem, decision)
+    held = decision.replace(accumulation=jnp.maximum(decision.samples, 1))
+    one, two = (
+        client_memory_bytes(problem.workload, held.replace(samples=number * held.samples))
+        for number in (1, 2)
+    )
+    piece = jnp.maximum(1.0 + jnp.floor((limit_bytes - one) / jnp.maximum(two - one, 1.0)), 1.0)
+    pieces = jnp.ceil(decision.samples / jnp.minimum(piece, problem.workload.batch))
+    return decision.replace(accumulation=jnp.maximum(pieces, 1).astype(jnp.int32))
+
+
+def _finish(
+    problem: RoundProblem, decision: ClientDecision, options: ClientOptions
+) -> ClientDecision:
+    """The decision with parts and shares by their keys.
+
+    Of three splits the one is taken whose slowest client is fastest at its shares: the even one,
+    by computing alone, and by latency at equal shares.
+    """
+    for key, value, known in (
+        ("policy.shares", options.shares, SHARES),
+        ("policy.split", options.split, SPLITS),
+    ):
+        if value not in known:
+            raise InputError(key, value, "unknown", f"Choose among: {', '.join(known)}")
+
+    def with_parts(samples: Int[Array, "N C"]) -> ClientDecision:
+        return _in_pieces(problem, decision.replace(samples=samples), options)
+
+    def parts_by(part_of: Callable[[ClientTimes], Array]) -> Int[Array, "N C"]:
+        def latency_s(samples: Int[Array, "N C"]) -> Float[Array, "N C"]:
+            changed = with_parts(samples)
+            own_s = part_of(client_times(problem, changed))
+            if changed.whole_model:
+                return own_s
+            # A split model cannot take its part in pieces.
+            memory_bytes = client_memory_bytes(problem.workload, changed)
+            fits = memory_bytes <= client_limit_bytes(problem, changed)
+            return jnp.where(fits, own_s, jnp.inf)
+
+        return min_max_parts(latency_s, problem.workload.batch, decision.samples > 0)
+
+    def finished(samples: Int[Array, "N C"]) -> ClientDecision:
+        return _with_shares(problem, with_parts(samples), options)
+
+    if options.split == "even":
+        return finished(decision.samples)
+    by_computing, by_latency = parts_by(lambda times: times.computing_s), parts_by(total_s)
+    splits = jnp.stack([decision.samples, by_computing, by_latency])
+    decisions = jax.vmap(finished)(splits)
+    slowest_s = jax.vmap(lambda each: jnp.max(client_latency_s(problem, each)))(decisions)
+    return jax.tree.map(lambda leaf: leaf[jnp.argmin(slowest_s)], decisions)
+
+
+def _with_shares(
+    problem: RoundProblem, decision: ClientDecision, options: ClientOptions
+) -> ClientDecision:
+    """The decision with shares of the D2E band by their key."""
+    used = sends(decision)
+    decision = decision.replace(d2e_share=equal_shares(used))
+    if options.shares == "equal":
+        return decision
+
+    def latency_s(share: Array) -> Array:
+        own_s = client_latency_s(problem, decision.replace(d2e_share=share))
+        return jnp.max(own_s, axis=1, keepdims=True) if decision.tier == "hierarchical" else own_s
+
+    if problem.radio.retransmissions == "reliable":
+        most = fastest_shares(latency_s, decision.d2e_share)
+    elif decision.whole_model:
+        most = 1.0
+    else:
+        most = reliable_shares(problem, decision)
+    return decision.replace(d2e_share=min_max_shares(latency_s, used, most))
+
+
+# Selection of clients.
+
+
+def _best_clients(
+    problem: RoundProblem, build: _Build, there: Bool[Array, "N K"], number: Array
+) -> Bool[Array, "N K"]:
+    """The best clients of every cluster, each with an even part of its batch."""
+    part = jnp.ceil(problem.workload.batch / number).astype(jnp.int32)
+    decision = build(there)
+    share = 1.0 / (number * problem.clusters)
+    decision = decision.replace(
+        samples=jnp.where(there, part, 0), d2e_share=jnp.where(there, share, 0.0)
+    )
+    load, latency_s = _load_and_latency(problem, _in_pieces(problem, decision, ClientOptions()))
+    order = jnp.where(there, _by_limits(load, latency_s), jnp.inf)
+    rank = jnp.argsort(jnp.argsort(order, axis=1), axis=1)
+    return there & (rank < number)
+
+
+def _load_and_latency(
+    problem: RoundProblem, decision: ClientDecision
+) -> tuple[Float[Array, "N K"], Float[Array, "N K"]]:
+    """Largest part of memory and budget that each device takes, and its latency."""
+    cost, control = evaluate(problem, decision), problem.control
+    memory = cost.memory_bytes / jnp.maximum(problem.compute.memory_bytes, 1.0)
+    energy = (cost.energy_j / control.energy_budget_j)[:, 1:]
+    load = jnp.where(decision.samples > 0, jnp.maximum(memory, energy), 0.0)
+    return load, client_latency_s(problem, decision)
+
+
+def _by_limits(load: Array, latency_s: Array) -> Array:
+    """An order: by latency where limits are kept, then by what exceeds them most."""
+    return jnp.where(load <= 1.0, latency_s / (1.0 + latency_s), 1.0 + load)
 
 
 def find_cut(cut: str, blocks: int) -> int | str:
@@ -262,14 +445,24 @@ def find_cut(cut: str, blocks: int) -> int | str:
     Raises:
       InputError: if it is neither a rule nor a number up to the blocks.
     """
-    if cut == "best":
-        return cut
-    if cut == "half":
-        return blocks // 2
-    if cut in map(str, range(blocks + 1)):
-        return int(cut)
-    remedy = f"Give a number from 0 to {blocks}, or one of: {', '.join(_CUTS)}"
-    raise InputError("policy.cut", cut, "no such cut", remedy)
+    found = find_count("policy.cut", cut, range(blocks + 1), _CUTS)
+    return blocks // 2 if found == "half" else found
+
+
+def find_count(
+    key: str, value: int | str, counts: range, rules: Sequence[str] = (BEST,)
+) -> int | str:
+    """The value of a key that is a number, perhaps as text, or the name of a rule.
+
+    Raises:
+      InputError: if it is neither.
+    """
+    if value in rules:
+        return value
+    if str(value) in map(str, counts):
+        return int(value)
+    remedy = f"Give a number from {counts[0]} to {counts[-1]}, or one of: {', '.join(rules)}"
+    raise InputError(key, value, "no such rule", remedy)
 
 
 def _client_capacity(problem: RoundProblem, samples: Int[Array, "N K"]) -> Int[Array, ""]:
@@ -281,42 +474,6 @@ def _client_capacity(problem: RoundProblem, samples: Int[Array, "N K"]) -> Int[A
     return jnp.min(fits, where=samples > 0, initial=work.blocks)
 
 
-def split_batch(batch: Array, available: Bool[Array, "N K"]) -> Int[Array, "N K"]:
-    """A mini-batch over the available clients, as evenly as integers allow.
-
-    The first clients get the remainder.
-    """
-    count = jnp.sum(available, axis=1, keepdims=True)
-    share, remainder = jnp.divmod(jnp.asarray(batch, jnp.int32), jnp.maximum(count, 1))
-    rank = jnp.cumsum(available, axis=1) - 1
-    return jnp.where(available, share + (rank < remainder), 0).astype(jnp.int32)
-
-
-def _decide(
-    problem: RoundProblem, build: _Build, there: Array, shares: str, deadline: float
-) -> ClientDecision:
-    """Decision of the available clients, less those that sit out, and its shares."""
-    if deadline:
-        there = _available_in_time(problem, build, there, deadline)
-    decision = build(there)
-    if shares == "equal":
-        return decision
-    if shares != "min_max":
-        raise InputError("policy.shares", shares, "unknown", f"Choose among: {', '.join(SHARES)}")
-
-    def latency_s(share: Array) -> Array:
-        own_s = client_latency_s(problem, decision.replace(d2e_share=share))
-        return jnp.max(own_s, axis=1, keepdims=True) if decision.tier == "hierarchical" else own_s
-
-    if problem.radio.retransmissions == "reliable":
-        most = _fastest_shares(latency_s, decision.d2e_share)
-    elif decision.whole_model:
-        most = 1.0
-    else:
-        most = reliable_shares(problem, decision)
-    return decision.replace(d2e_share=min_max_shares(latency_s, sends(decision), most))
-
-
 def _at_full_power(problem: RoundProblem, samples: Array, **others: Any) -> ClientDecision:
     """A decision with equal shares and full power."""
     limit_w = problem.radio.d2e_power_max_w[:, None]
@@ -324,113 +481,3 @@ def _at_full_power(problem: RoundProblem, samples: Array, **others: Any) -> Clie
     decision = ClientDecision(samples=samples, d2e_share=none, d2e_power_w=none, **others)
     used = sends(decision)
     return decision.replace(d2e_share=equal_shares(used), d2e_power_w=jnp.where(used, limit_w, 0.0))
-
-
-_Shares = Float[Array, "N S"]
-_LEAST_LOG_SHARE, _NARROWINGS = -25.0, 45
-
-
-def equal_shares(sends: Bool[Array, "N S"]) -> _Shares:
-    """The same share for everyone who sends, 0 for the others."""
-    return jnp.where(sends, 1.0 / jnp.maximum(jnp.sum(sends), 1), 0.0)
-
-
-def min_max_shares(
-    latency_s: Callable[[_Shares], Float[Array, "N S"]],
-    sends: Bool[Array, "N S"],
-    most: _Shares | float = 1.0,
-) -> _Shares:
-    """Shares that minimise the largest latency.
-
-    Latencies fall as their own shares grow. So a round can last ``t`` if and only if the least
-    shares with which everyone ends by ``t`` sum to at most 1. Bisection finds the least ``t``, and
-    inside it the shares, to rounding. What is left of the band goes to all in proportion, up to
-    the limits. Equal shares remain where a link is dead.
-
-    Args:
-      latency_s: of every sender, from the shares of all; each depends on its own alone.
-      sends: who takes part.
-      most: largest share of everyone.
-
-    Source: docs/system-model.md (23).
-    """
-    most = jnp.where(sends, most, 1.0)
-    equal = jnp.minimum(equal_shares(sends), most)
-    steps = jnp.finfo(equal.dtype).nmant + 5
-
-    def slowest_s(share: _Shares) -> Float[Array, ""]:
-        return jnp.max(jnp.where(sends, latency_s(share), 0.0))
-
-    def least_shares(limit_s: Float[Array, ""]) -> _Shares:
-        def halve(_, ends):
-            low, high = ends
-            middle = (low + high) / 2.0
-            late = latency_s(jnp.exp(middle)) > limit_s
-            return jnp.where(late, middle, low), jnp.where(late, high, middle)
-
-        ends = jnp.full_like(equal, _LEAST_LOG_SHARE), jnp.log(most)
-        return jnp.where(sends, jnp.exp(jax.lax.fori_loop(0, steps, halve, ends)[1]), 0.0)
-
-    def narrow(_, ends):
-        low, high = ends
-        middle = (low + high) / 2.0
-        fits = jnp.sum(least_shares(middle)) <= 1.0
-        return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
-
-    # Outer bisection over the time of the round, from what all could do alone to equal shares.
-    longest_s = slowest_s(equal)
-    ends = slowest_s(most), longest_s
-    share = least_shares(jax.lax.fori_loop(0, steps, narrow, ends)[1])
-    # Hand out what is left.
-    total = jnp.sum(share)
-    share = jnp.minimum(share / jnp.where(total > 0, total, 1.0), most)
-    return jnp.where(jnp.isfinite(longest_s), share, equal)
-
-
-def _fastest_shares(
-    latency_s: Callable[[_Shares], Float[Array, "N S"]], like: _Shares
-) -> Float[Array, "N S"]:
-    """Shares at which everyone is fastest, up to 1: a wider band needs more attempts.
-
-    A latency is convex in the logarithm of its share, so it falls up to there, and ternary search
-    finds it; 1 where a link is dead.
-
-    Args:
-      latency_s: as of :func:`min_max_shares`.
-      like: shares of the same shape.
-
-    Source: docs/system-model.md (34).
-    """
-
-    def narrow(_, ends):
-        low, high = ends
-        left, right = (2.0 * low + high) / 3.0, (low + 2.0 * high) / 3.0
-        # On the right attempts may overflow.
-        rises = latency_s(jnp.exp(left)) <= latency_s(jnp.exp(right))
-        return jnp.where(rises, low, left), jnp.where(rises, right, high)
-
-    ends = jnp.full_like(like, _LEAST_LOG_SHARE), jnp.zeros_like(like)
-    share = jnp.exp(jax.lax.fori_loop(0, _NARROWINGS, narrow, ends)[1])
-    return jnp.where(jnp.isfinite(latency_s(share)), share, 1.0)
-
-
-def reliable_shares(problem: RoundProblem, decision: ClientDecision) -> _Shares:
-    """Largest shares with which split models keep the divergence target.
-
-    A narrower band has a higher SINR. All clients may have the same hazard of a step. Where the
-    downlink alone has more, the limit is the equal share.
-
-    Source: docs/system-model.md (24).
-    """
-    samples, radio, work = decision.samples, problem.radio, problem.workload
-    bounds = client_divergence(problem, decision)
-    room = problem.control.divergence_target - jnp.sum(bounds.lossless)
-    hazard = jnp.log1p(jnp.maximum(room, 0.0) / jnp.sum(bounds.per_excess))
-    links = client_links(problem, decision)
-    blocks = jnp.maximum(samples, 1) / radio.transport_block_bits
-    down = blocks * work.activation_bits * transport_block_hazard(radio, links.downlink_sinr)
-    left = (hazard - down) / (blocks * work.uplink_bits)
-    least_sinr = sinr_at_hazard(radio, jnp.where(left > 0, left, 1.0))
-    whole_band_sinr = links.uplink_sinr * decision.d2e_share
-    most = jnp.minimum(whole_band_sinr / least_sinr, 1.0)
-    return jnp.where(left > 0, most, equal_shares(samples > 0))

@@ -18,8 +18,10 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.alternating import KNOBS, alternating
 from collapipe_jax.edge.policies.baselines import random_policy, titanic
 from collapipe_jax.edge.policies.client_policies import (
+    BEST,
     control_unit_fl,
     hierarchical_fl,
+    selected_fl,
     splitfed,
     vanilla_fl,
     within_deadline,
@@ -86,7 +88,8 @@ class PolicyEntry:
     averages_in_clusters: bool = False
 
 
-_WHOLE_MODELS = ("shares", "accumulation", "broadcast", "deadline")
+_SPLIT_MODELS = ("shares", "split", "broadcast", "deadline")
+_WHOLE_MODELS = (*_SPLIT_MODELS, "accumulation")
 POLICIES: dict[str, PolicyEntry] = {
     "dssra": PolicyEntry(
         lambda problem, micro_batches: dssra(problem, micro_batches).decision, ("micro_batches",)
@@ -113,7 +116,8 @@ POLICIES: dict[str, PolicyEntry] = {
     ),
     "random": PolicyEntry(within_deadline(random_policy), ("deadline",), random=True),
     "vanilla_fl": PolicyEntry(vanilla_fl, _WHOLE_MODELS, by_clients=True),
-    "splitfed": PolicyEntry(splitfed, ("cut", "shares", "broadcast", "deadline"), by_clients=True),
+    "selected_fl": PolicyEntry(selected_fl, ("clients", *_WHOLE_MODELS), by_clients=True),
+    "splitfed": PolicyEntry(splitfed, ("cut", *_SPLIT_MODELS), by_clients=True),
     "control_unit_fl": PolicyEntry(
         control_unit_fl, _WHOLE_MODELS, by_clients=True, by_control_units=True
     ),
@@ -133,7 +137,9 @@ def make_policy(
     decides: Sequence[str] = KNOBS,
     cut: str = "half",
     shares: str = "min_max",
-    accumulation: int = 1,
+    split: str = "min_max",
+    accumulation: int | str = BEST,
+    clients: int | str = BEST,
     broadcast: bool = True,
     deadline: float = 0.0,
 ) -> Policy:
@@ -149,7 +155,9 @@ def make_policy(
       cut: blocks on a client of ``splitfed``: ``half`` of them, the ``best``, or a number as
         text.
       shares: of the D2E band among clients, ``min_max`` or ``equal``.
-      accumulation: pieces of a client's part of a mini-batch, of whole models.
+      split: of a cluster's mini-batch among its clients, ``min_max`` or ``even``.
+      accumulation: pieces of a client's part, of whole models; ``best`` are the least that fit.
+      clients: of a cluster, of ``selected_fl``; ``best`` keep all limits and end first.
       broadcast: send parameters to all clients in one transmission.
       deadline: after which a policy that ignores the channel leaves a cluster or client out of
         the round, in reference latencies; 0 is off.
@@ -177,7 +185,9 @@ def make_policy(
         "decides": tuple(decides),
         "cut": cut,
         "shares": shares,
+        "split": split,
         "accumulation": accumulation,
+        "clients": clients,
         "broadcast": broadcast,
         "deadline": deadline,
     }

@@ -18,7 +18,7 @@ from collapipe_jax.core.quantity import Quantity, check_product
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import Radio
 from collapipe_jax.edge.network.devices import Compute
-from collapipe_jax.edge.policies.client_policies import find_cut
+from collapipe_jax.edge.policies.client_policies import find_count, find_cut
 from collapipe_jax.edge.system import NetworksOnFile
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_parameters
 from collapipe_jax.learning.tasks.registry import find_task
@@ -167,6 +167,12 @@ def _check_sizes(config: ValidValues, step: Step) -> None:
             check_product({each: config[each] for each in names})
     with step():
         find_cut(config["policy.cut"], config["model.encoder_blocks"])
+    with step():
+        samples = range(1, config["training.batch"] + 1)
+        find_count("policy.accumulation", config["policy.accumulation"], samples)
+    with step():
+        devices = range(1, config["network.devices"] + 1)
+        find_count("policy.clients", config["policy.clients"], devices)
     with step():
         check_installed("evaluation.bleu_tokenizer", config["evaluation.bleu_tokenizer"])
 

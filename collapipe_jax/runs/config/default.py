@@ -18,7 +18,7 @@ from collapipe_jax.edge.network.devices import DeviceParams
 from collapipe_jax.edge.network.mobility import MobilityParams
 from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.edge.policies.alternating import KNOBS
-from collapipe_jax.edge.policies.client_policies import SHARES
+from collapipe_jax.edge.policies.client_shares import SHARES, SPLITS
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.edge.system import ControlParams, RadioParams
 from collapipe_jax.runs.config.keys import LEARNING_KEYS, Key, key, own_seed, section
@@ -265,13 +265,26 @@ KEYS: dict[str, Any] = {
             choices=SHARES,
             why="a rival at its best; the pipelines of dssra optimise theirs, too",
         ),
+        split=key(
+            "min_max",
+            "parts of a mini-batch of data-parallel policies: `even`, or `min_max`, with which the "
+            "slowest client of a cluster is as fast as it can be",
+            choices=SPLITS,
+            why="a rival at its best: boards differ 5 times in speed",
+        ),
         accumulation=key(
-            1,
+            "best",
             "pieces of a client's part, which adds up their gradients and keeps the activations of "
-            "one; of data-parallel policies with whole models",
-            "> 0",
+            "one; of data-parallel policies with whole models: a number, or `best`, the least with "
+            "which it fits memory",
             symbol="A",
-            why="off; more needs less memory and launches more passes",
+            why="a rival at its best; more pieces need less memory and launch more passes",
+        ),
+        clients=key(
+            "best",
+            "devices of a cluster that train under selected_fl: a number, or `best`, with which "
+            "the round keeps all limits and ends first",
+            why="a rival at its best",
         ),
         broadcast=key(
             True,

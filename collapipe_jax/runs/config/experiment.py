@@ -86,7 +86,9 @@ class Experiment:
 
     def _max_samples(self) -> int:
         """Most samples of a mini-batch that a client may get."""
-        if self.config["dynamics"]["availability"] < 1.0 or self.config["policy"]["deadline"]:
+        policy = self.config["policy"]
+        varies = self.config["dynamics"]["availability"] < 1.0 or policy["deadline"]
+        if varies or policy["split"] != "even" or policy["name"] == "selected_fl":
             return self.config["training"]["batch"]
         decision: Any = self.policy(jax.random.key(0), self.system.mean_problem)
         return int(decision.samples.max())

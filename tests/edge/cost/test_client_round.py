@@ -34,7 +34,7 @@ def reference(network, samples, client_blocks, share, power_w, whole_model):
             messages_s, air_bits, trip = step_messages(network, own, links, whole_model)
             times = client_times(network, n, k, work, links, messages_s)
             latency[n, k], computing[n, k] = times
-            memory[n, k] = client_bytes(network, max(samples[n]), client_blocks, whole_model)
+            memory[n, k] = client_bytes(network, samples[n][k], client_blocks, whole_model)
             energy[n, k] = client_energy_j(network, n, k, work, air_bits, power_w[n][k], links)
             lost[n, k] = -math.expm1(-trip)
             weight = (
@@ -105,11 +105,11 @@ def client_times(network, n, k, work, links, messages_s):
     return bits / down + steps * (step_s + messages_s) + bits / up, steps * step_s
 
 
-def client_bytes(network, largest, held, whole_model):
-    """Memory of a client for the largest part of a mini-batch in its cluster."""
+def client_bytes(network, own, held, whole_model):
+    """Memory of a client for its part of a mini-batch."""
     work = network["workload"]
-    total = held * (work["block_static_bytes"] + largest * work["block_kept_bytes"])
-    total += (held > 0) * largest * work["block_working_bytes"] + ENDS["embedding_static_bytes"]
+    total = held * (work["block_static_bytes"] + own * work["block_kept_bytes"])
+    total += (held > 0) * own * work["block_working_bytes"] + ENDS["embedding_static_bytes"]
     return total + (ENDS["decoder_static_bytes"] if whole_model else 0.0)
 
 
@@ -228,13 +228,13 @@ def test_one_device_a_cluster_is_its_control_unit_but_for_the_hop(x64):
     """Hierarchical averaging of one replica is none; (22) then has two D2D messages more."""
     network = random_network(np.random.default_rng(3), 3, 4, 5)
     problem = one_device(with_ends(as_problem(network)), 2)
-    decision = hierarchical_fl(problem)
+    decision = hierarchical_fl(problem, accumulation=1)
     compute = problem.compute.replace(
         flops_per_s=problem.compute.flops_per_s[:, ::-1],
         joules_per_flop=problem.compute.joules_per_flop[:, ::-1],
     )
     swapped = problem.replace(compute=compute)
-    same = control_unit_fl(swapped).replace(d2e_share=decision.d2e_share)
+    same = control_unit_fl(swapped, accumulation=1).replace(d2e_share=decision.d2e_share)
     cost, expected = evaluate(problem, decision), evaluate(swapped, same)
     down_s, up_s, down_j, up_j = hop(network, 2)
     hop_s = down_s + up_s

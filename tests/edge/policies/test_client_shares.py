@@ -14,7 +14,7 @@ from collapipe_jax.edge.cost.client_round import (
     client_links,
     sends,
 )
-from collapipe_jax.edge.policies.client_policies import (
+from collapipe_jax.edge.policies.client_shares import (
     equal_shares,
     min_max_shares,
     reliable_shares,

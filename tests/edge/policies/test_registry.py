@@ -61,7 +61,7 @@ def test_every_client_policy_has_one_signature(name):
         "tier": (),
         "samples": (3, clients),
         "client_blocks": (),
-        "accumulation": (),
+        "accumulation": (3, clients),
         "d2e_share": (3, senders),
         "d2e_power_w": (3, senders),
     }
