@@ -161,7 +161,7 @@ _Build = Callable[[Bool[Array, "N C"]], ClientDecision]
 _CUTS = ("half", "best")
 """Rules for the cut of a split model."""
 BEST = "best"
-"""Least pieces with which a part fits memory; clients that keep all limits and end first."""
+"""The fewest pieces that fit memory; the number of clients that keeps limits and ends first."""
 
 
 class ClientOptions(NamedTuple):
@@ -188,9 +188,9 @@ def vanilla_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
 def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any) -> ClientDecision:
     """Federated averaging over selected devices (FedCS, Nishio and Yonetani 1804.08333).
 
-    Of every cluster so many train that keep memory and budgets and would end first; where too few
-    do, those that exceed them least. ``best`` takes the number with which the round keeps all
-    limits and ends first.
+    In every cluster those devices train that keep memory and budgets and would end first. Where too
+    few keep them, those follow that exceed them least. ``best`` takes the number of devices with
+    which the round keeps all limits and ends first.
 
     Args:
       problem: of the round.
@@ -208,7 +208,7 @@ def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any
         there = _available_in_time(problem, build, there, own.deadline)
 
     def decide(number: Array) -> ClientDecision:
-        return _finish(problem, build(_best_clients(problem, build, there, number)), own)
+        return _finish(problem, build(_best_clients(problem, build, there, number, own)), own)
 
     number = find_count("policy.clients", clients, range(1, problem.devices + 1))
     if number != BEST:
@@ -408,7 +408,11 @@ def _with_shares(
 
 
 def _best_clients(
-    problem: RoundProblem, build: _Build, there: Bool[Array, "N K"], number: Array
+    problem: RoundProblem,
+    build: _Build,
+    there: Bool[Array, "N K"],
+    number: Array,
+    options: ClientOptions,
 ) -> Bool[Array, "N K"]:
     """The best clients of every cluster, each with an even part of its batch."""
     part = jnp.ceil(problem.workload.batch / number).astype(jnp.int32)
@@ -417,7 +421,7 @@ def _best_clients(
     decision = decision.replace(
         samples=jnp.where(there, part, 0), d2e_share=jnp.where(there, share, 0.0)
     )
-    load, latency_s = _load_and_latency(problem, _in_pieces(problem, decision, ClientOptions()))
+    load, latency_s = _load_and_latency(problem, _in_pieces(problem, decision, options))
     order = jnp.where(there, _by_limits(load, latency_s), jnp.inf)
     rank = jnp.argsort(jnp.argsort(order, axis=1), axis=1)
     return there & (rank < number)
