@@ -79,9 +79,10 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         part = f"{100 * policy['participation']['mean']:.0f}"
         latency, mean = median_text(policy["latency_s"]), number_text(policy["latency_s"]["mean"])
         blocks = number_text(policy["blocks"]["median"])
-        rows.append((name, latency, mean, *texts, blocks, part, over))
+        keeps, wins = (f"{100 * policy[key]:.0f}" for key in ("keeps_limits", "fastest"))
+        rows.append((name, latency, mean, *texts, blocks, part, over, keeps, wins))
     units = {"latency": "s", "mean": "s", "compute": "s", "memory": "MiB", "energy": "J"}
-    units |= {"blocks": "", "part": "%", "over": "%"}
+    units |= {"blocks": "", "part": "%", "over": "%", "keeps": "%", "wins": "%"}
     return make_table(
         ("policy", *(f"{name}\n{unit}" for name, unit in units.items())),
         rows,
@@ -90,7 +91,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         "device, energy of all nodes a round. Blocks: of a device or client that takes part; of "
         "splitfed the cut. Part: clusters or clients that take part. Over: share of "
         "rounds over a device's memory, of networks over a node's mean energy, and of networks "
-        "over their mean divergence. "
+        "over their mean divergence. Keeps: networks in which it keeps all three limits; wins: in "
+        "which it is the fastest that does. "
         f"{summary['realisations_left_out']} networks that can run no round are left out.",
         **COMPACT,
     )

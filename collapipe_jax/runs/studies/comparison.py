@@ -60,16 +60,21 @@ def summarise(result: Realisations) -> dict[str, Any]:
     """Means, violations and paired reductions, as plain values for a JSON file.
 
     ``reduction_percent`` is the saving of ``dssra`` over another policy in the same network,
-    in percent of that policy; empty without ``dssra``.
+    in percent of that policy; empty without ``dssra``. ``keeps_limits`` is the share of networks
+    in which a policy breaks no limit, and ``fastest`` the share in which it has the least mean
+    latency of all that break none.
     """
     kept = runnable(result.networks)
     result = result.only(kept)
     means = round_means(result)
+    policies = {name: _policy_summary(result, means, name) for name in means}
+    for name, wins in _wins(result, means).items():
+        policies[name] |= wins
     return {
         "rounds": result.rounds,
         "realisations": int(kept.sum()),
         "realisations_left_out": int((~kept).sum()),
-        "policies": {name: _policy_summary(result, means, name) for name in means},
+        "policies": policies,
         "reduction_percent": _reductions(means) if OURS in means else {},
     }
 
@@ -100,6 +105,23 @@ def _broken_limits(
         "memory": values["violated.memory"] > 0,
         "energy": np.any(_energy_over_budget(result, policy) > ENERGY_LIMIT, axis=(1, 2)),
         "divergence": means[policy]["divergence_over_target"] > DIVERGENCE_LIMIT,
+    }
+
+
+def _wins(
+    result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]]
+) -> dict[str, dict[str, float]]:
+    """Shares of networks in which each policy keeps all limits, and is the fastest that does."""
+    names = list(means)
+    broken = [_broken_limits(result, means, name).values() for name in names]
+    keeps = ~np.array([np.any(list(limits), axis=0) for limits in broken])
+    latency_s = np.where(keeps, [means[name]["latency_s"] for name in names], np.inf)
+    finite = np.isfinite(latency_s.min(axis=0))
+    first = np.where(finite, latency_s.argmin(axis=0), -1)
+    count = max(first.size, 1)
+    return {
+        name: {"keeps_limits": keeps[i].sum() / count, "fastest": (first == i).sum() / count}
+        for i, name in enumerate(names)
     }
 
 

@@ -69,6 +69,14 @@ def test_violations_are_shares():
     assert row["violations"]["absent"] == pytest.approx(0.5)
 
 
+def test_a_winner_is_the_fastest_that_keeps_all_limits():
+    """The first network is over a memory and a budget under every policy, the second is not."""
+    fast, slow = made_up([1.0, 1.0], np.array([[1.0], [1.02]])), made_up([2.0, 2.0])
+    policies = summarise(comparison(fast=fast, slow=slow))["policies"]
+    assert (policies["fast"]["keeps_limits"], policies["fast"]["fastest"]) == (0.0, 0.0)
+    assert (policies["slow"]["keeps_limits"], policies["slow"]["fastest"]) == (0.5, 0.5)
+
+
 def test_networks_that_cannot_run_are_left_out():
     result = comparison(dssra=made_up([1.0, np.inf]), slow=made_up([2.0, np.inf]))
     result.networks["can_run"][1] = False
