@@ -189,7 +189,7 @@ def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any
     """Federated averaging over selected devices (FedCS, Nishio and Yonetani 1804.08333).
 
     In every cluster those devices train that keep memory and budgets and would end first. Where too
-    few keep them, those follow that exceed them least. ``best`` takes the number of devices with
+    few keep them, those follow that exceed them least. Number and split are taken with
     which the round keeps all limits and ends first.
 
     Args:
@@ -208,12 +208,11 @@ def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any
         there = _available_in_time(problem, build, there, own.deadline)
 
     def decide(number: Array) -> ClientDecision:
-        return _finish(problem, build(_best_clients(problem, build, there, number, own)), own)
+        return _splits(problem, build(_best_clients(problem, build, there, number, own)), own)
 
     number = find_count("policy.clients", clients, range(1, problem.devices + 1))
-    if number != BEST:
-        return decide(jnp.int32(number))
-    decisions = jax.vmap(decide)(jnp.arange(1, problem.devices + 1))
+    numbers = jnp.arange(1, problem.devices + 1) if number == BEST else jnp.array([number])
+    decisions = jax.tree.map(jnp.concatenate, jax.vmap(decide)(numbers))
     load, latency_s = jax.vmap(lambda each: _load_and_latency(problem, each))(decisions)
     best = jnp.argmin(_by_limits(jnp.max(load, axis=(1, 2)), jnp.max(latency_s, axis=(1, 2))))
     return jax.tree.map(lambda leaf: leaf[best], decisions)
@@ -342,10 +341,19 @@ def _in_pieces(
 def _finish(
     problem: RoundProblem, decision: ClientDecision, options: ClientOptions
 ) -> ClientDecision:
-    """The decision with parts and shares by their keys.
+    """The split whose slowest client is fastest."""
+    decisions = _splits(problem, decision, options)
+    slowest_s = jax.vmap(lambda each: jnp.max(client_latency_s(problem, each)))(decisions)
+    return jax.tree.map(lambda leaf: leaf[jnp.argmin(slowest_s)], decisions)
 
-    Of three splits the one is taken whose slowest client is fastest at its shares: the even one,
-    by computing alone, and by latency at equal shares.
+
+def _splits(
+    problem: RoundProblem, decision: ClientDecision, options: ClientOptions
+) -> ClientDecision:
+    """The decision with parts and shares by their keys, along a first axis.
+
+    The first split is even. With ``min_max`` two follow: by computing alone, and by latency at
+    equal shares.
     """
     for key, value, known in (
         ("policy.shares", options.shares, SHARES),
@@ -373,13 +381,10 @@ def _finish(
     def finished(samples: Int[Array, "N C"]) -> ClientDecision:
         return _with_shares(problem, with_parts(samples), options)
 
-    if options.split == "even":
-        return finished(decision.samples)
-    by_computing, by_latency = parts_by(lambda times: times.computing_s), parts_by(total_s)
-    splits = jnp.stack([decision.samples, by_computing, by_latency])
-    decisions = jax.vmap(finished)(splits)
-    slowest_s = jax.vmap(lambda each: jnp.max(client_latency_s(problem, each)))(decisions)
-    return jax.tree.map(lambda leaf: leaf[jnp.argmin(slowest_s)], decisions)
+    splits = [decision.samples]
+    if options.split != "even":
+        splits += [parts_by(lambda times: times.computing_s), parts_by(total_s)]
+    return jax.vmap(finished)(jnp.stack(splits))
 
 
 def _with_shares(
