@@ -42,6 +42,7 @@ def test_means_of_the_figure_are_those_of_the_summary(tmp_path):
                 own[field] = np.ones_like(own["latency_s"])
             own["mean_energy_j"] = np.ones_like(drawn["energy_budget_j"])
             own["absent_rounds"] = np.zeros((networks, CLUSTERS))
+            own["violated.memory"] = np.zeros(networks)
 
     result = compared(tmp_path, change=ready)
     summary = summarise(result)
