@@ -4,6 +4,7 @@ All send at full power. Only those that select clients look at energy, and whole
 memory where not even one sample fits. Source: docs/system-model.md, section 6.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,31 +15,19 @@ from jaxtyping import Array, Bool, Float, Int
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.client_round import (
     client_latency_s,
-    client_links,
     client_memory_bytes,
     client_times,
     model_ends,
-    replica_links,
     sends,
     total_s,
 )
 from collapipe_jax.edge.cost.computing import block_capacity
-from collapipe_jax.edge.cost.decision import (
-    ClientDecision,
-    Decision,
-    decision_allocation,
-    decision_partition,
-    fill_idle,
-    participates,
-)
+from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import client_limit_bytes
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
-from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import ClientTimes
 from collapipe_jax.edge.policies.client_shares import (
-    MOST_SAMPLES,
     SHARES,
     SPLITS,
     equal_shares,
@@ -48,116 +37,10 @@ from collapipe_jax.edge.policies.client_shares import (
     min_max_shares,
     reliable_shares,
 )
-
-# Who sits out a round under a policy that ignores the channel.
-#
-# First those in outage sit out, then those past a deadline. Source: docs/system-model.md,
-# section 6.
-
-
-def within_deadline(decide: Callable[..., Decision]) -> Callable[..., Decision]:
-    """A pipeline policy with an option ``deadline``, in reference latencies; 0 is off."""
-
-    def decided(*arguments: Any, deadline: float = 0.0, **options: Any) -> Decision:
-        decision, problem = decide(*arguments, **options), arguments[-1]
-        if not deadline:
-            return decision
-        active = participates(decision.segments)
-        out = _in_outage(problem, _worst_sinr(problem, decision), active)
-        decision = _without_clusters(decision, out)
-        latency_s = evaluate(problem, decision).cluster_latency_s
-        return _without_clusters(decision, _is_late(problem, latency_s, active & ~out, deadline))
-
-    return decided
-
-
-def _without_clusters(decision: Decision, out: Bool[Array, " N"]) -> Decision:
-    """The decision in which clusters sit out; the others share their part of the D2E band."""
-    stays, share = ~out, jnp.where(out, 0.0, decision.d2e_share)
-    left = jnp.sum(share)
-    scale = jnp.sum(decision.d2e_share) / jnp.where(left > 0, left, 1.0)
-    return decision.replace(
-        segments=jnp.where(stays[:, None], decision.segments, 0),
-        d2d_share=jnp.where(stays[:, None], decision.d2d_share, 0.0),
-        d2d_power_w=jnp.where(stays[:, None], decision.d2d_power_w, 0.0),
-        d2e_share=share * scale,
-        d2e_power_w=jnp.where(stays, decision.d2e_power_w, 0.0),
-    )
-
-
-def _available_in_time(
-    problem: RoundProblem,
-    build: Callable[[Bool[Array, "N C"]], ClientDecision],
-    there: Bool[Array, "N C"],
-    deadline: float,
-) -> Bool[Array, "N C"]:
-    """Clients that take part, of those that are there.
-
-    Args:
-      problem: of the round.
-      build: decision with equal shares from the clients that take part.
-      there: clients that are available.
-      deadline: in reference latencies.
-    """
-    decision = build(there)
-    there = there & ~_in_outage(
-        problem, _worst_client_sinr(problem, decision), decision.samples > 0
-    )
-    decision = build(there)
-    latency_s = client_latency_s(problem, decision)
-    return there & ~_is_late(problem, latency_s, decision.samples > 0, deadline)
-
-
-def _in_outage(
-    problem: RoundProblem, worst_sinr: Float[Array, " N *C"], takes_part: Bool[Array, " N *C"]
-) -> Bool[Array, " N *C"]:
-    """Those with a link below the outage SINR, but for the best of all."""
-    return _over(problem.radio.outage_threshold / worst_sinr, 1.0, takes_part)
-
-
-def _is_late(
-    problem: RoundProblem,
-    latency_s: Float[Array, " N *C"],
-    takes_part: Bool[Array, " N *C"],
-    deadline: float,
-) -> Bool[Array, " N *C"]:
-    """Those past a deadline in reference latencies, but for the fastest of all."""
-    return _over(latency_s / problem.control.reference_latency_s, deadline, takes_part)
-
-
-def _over(
-    load: Float[Array, " N *C"], limit: float, takes_part: Bool[Array, " N *C"]
-) -> Bool[Array, " N *C"]:
-    """Those over a limit, but for the least.
-
-    Source: docs/system-model.md (25).
-    """
-    least = jnp.argmin(jnp.where(takes_part, load, jnp.inf))
-    others = jnp.arange(load.size).reshape(load.shape) != least
-    return takes_part & (load > limit) & others
-
-
-def _worst_client_sinr(problem: RoundProblem, decision: ClientDecision) -> Float[Array, "N C"]:
-    """Least SINR of the links of every client, or of its control unit for it."""
-    links = client_links(problem, decision)
-    worst = jnp.minimum(links.uplink_sinr, links.downlink_sinr)
-    if decision.tier != "hierarchical":
-        return worst
-    inside = replica_links(problem, decision)
-    return jnp.minimum(worst, jnp.minimum(inside.up_sinr, inside.down_sinr))
-
-
-def _worst_sinr(problem: RoundProblem, decision: Decision) -> Float[Array, " N"]:
-    """Least SINR of the messages that a micro-batch needs, of every cluster."""
-    with jax.numpy_rank_promotion("allow"):
-        fixed = fix_partition(problem, *decision_partition(decision))
-        allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
-        sinr = link_sinrs(fixed, allocation, received_interference_w(fixed, allocation))
-        hop = jnp.min(jnp.where(fixed.active, sinr.hop, jnp.inf), axis=(0, 1))
-        return jnp.minimum(hop, jnp.minimum(sinr.uplink, fixed.downlink_sinr))
-
+from collapipe_jax.edge.policies.sit_out import in_time
 
 _Build = Callable[[Bool[Array, "N C"]], ClientDecision]
+_POSITIVE = range(1, 2**31)
 _CUTS = ("half", "best")
 """Rules for the cut of a split model."""
 BEST = "best"
@@ -201,11 +84,8 @@ def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
     own = ClientOptions(**options)
-    model_ends(problem.workload)
-    there = _available(problem, "devices")
     build = _builder(problem, "devices", own)
-    if own.deadline:
-        there = _available_in_time(problem, build, there, own.deadline)
+    there = in_time(problem, build, _available(problem, "devices"), own.deadline)
 
     def decide(number: Array) -> ClientDecision:
         return _splits(problem, build(_best_clients(problem, build, there, number, own)), own)
@@ -272,10 +152,8 @@ def splitfed(problem: RoundProblem, cut: str = "half", **options: Any) -> Client
         )
 
     def decide(cut: Array, deadline: float) -> ClientDecision:
-        takes_part = there
-        if deadline:
-            takes_part = _available_in_time(problem, lambda t: build_at(cut, t), there, deadline)
-        return _finish(problem, build_at(cut, takes_part), own)
+        build = functools.partial(build_at, cut)
+        return _finish(problem, build(in_time(problem, build, there, deadline)), own)
 
     def latency_s(cut: Array) -> Array:
         return jnp.max(client_latency_s(problem, decide(cut, 0.0)))
@@ -295,15 +173,14 @@ def _available(problem: RoundProblem, tier: str) -> Bool[Array, "N C"]:
 
 def _whole_models(problem: RoundProblem, tier: str, options: ClientOptions) -> ClientDecision:
     """Clients with whole models in a tier of :class:`.ClientDecision`."""
-    model_ends(problem.workload)
-    there, build = _available(problem, tier), _builder(problem, tier, options)
-    if options.deadline:
-        there = _available_in_time(problem, build, there, options.deadline)
-    return _finish(problem, build(there), options)
+    build = _builder(problem, tier, options)
+    takes_part = in_time(problem, build, _available(problem, tier), options.deadline)
+    return _finish(problem, build(takes_part), options)
 
 
 def _builder(problem: RoundProblem, tier: str, options: ClientOptions) -> _Build:
     """Decision of whole models from who takes part: even parts, equal shares, full power."""
+    model_ends(problem.workload)  # or an error
 
     def build(takes_part: Bool[Array, "N C"]) -> ClientDecision:
         decision = _at_full_power(
@@ -323,7 +200,7 @@ def _in_pieces(
     problem: RoundProblem, decision: ClientDecision, options: ClientOptions
 ) -> ClientDecision:
     """The decision with pieces by the key; the least that fit memory, or of one sample."""
-    pieces = find_count("policy.accumulation", options.accumulation, range(1, MOST_SAMPLES))
+    pieces = find_count("policy.accumulation", options.accumulation, _POSITIVE)
     if pieces != BEST:
         pieces = jnp.int32(pieces)
         return decision.replace(accumulation=jnp.broadcast_to(pieces, decision.samples.shape))
@@ -468,7 +345,7 @@ def find_count(
     """
     if value in rules:
         return value
-    if str(value) in map(str, counts):
+    if str(value).isdecimal() and int(value) in counts:
         return int(value)
     remedy = f"Give a number from {counts[0]} to {counts[-1]}, or one of: {', '.join(rules)}"
     raise InputError(key, value, "no such rule", remedy)

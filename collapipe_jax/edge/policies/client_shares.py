@@ -31,11 +31,6 @@ def even_parts(batch: Array, available: Bool[Array, "N K"]) -> Int[Array, "N K"]
     return jnp.where(available, share + (rank < remainder), 0).astype(jnp.int32)
 
 
-_BITS = 16
-MOST_SAMPLES = 1 << _BITS
-"""A cluster's mini-batch has fewer samples."""
-
-
 def min_max_parts(
     latency_s: Callable[[Int[Array, "N C"]], Float[Array, "N C"]],
     batch: Array,
@@ -57,33 +52,40 @@ def min_max_parts(
     """
     batch = jnp.asarray(batch, jnp.int32)
     steps = jnp.finfo(jnp.result_type(float)).nmant + 5
+    bits = 32 - jax.lax.clz(batch)
 
     def parts_by(limit_s: Float[Array, "N 1"]) -> Int[Array, "N C"]:
+        """Largest parts that end in time, from their highest bit on."""
+
         def set_bit(bit, parts):
-            more = parts + (1 << (_BITS - 1 - bit))
+            more = parts + (1 << (bits - 1 - bit))
             ends = latency_s(jnp.where(takes_part, more, 0)) <= limit_s
             return jnp.where(ends & takes_part & (more <= batch), more, parts)
 
-        return jax.lax.fori_loop(0, _BITS, set_bit, jnp.zeros_like(takes_part, jnp.int32))
+        return jax.lax.fori_loop(0, bits, set_bit, jnp.zeros_like(takes_part, jnp.int32))
 
     def narrow(_, ends):
-        low, high = ends
+        low, high, few, enough = ends
         middle = (low + high) / 2.0
-        enough = jnp.sum(parts_by(middle), axis=1, keepdims=True) >= batch
-        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+        parts = parts_by(middle)
+        suffices = jnp.sum(parts, axis=1, keepdims=True) >= batch
+        return (
+            jnp.where(suffices, low, middle),
+            jnp.where(suffices, middle, high),
+            jnp.where(suffices, few, parts),
+            jnp.where(suffices, parts, enough),
+        )
 
+    # By the lower end parts are too few, by the upper end enough, as the even ones are.
     even = even_parts(batch, takes_part)
-    # A hair more than the even split takes, which rounding must not rule out.
     longest_s = jnp.max(latency_s(even), axis=1, keepdims=True)
-    longest_s = longest_s * (1.0 + 8.0 * jnp.finfo(longest_s.dtype).eps)
-    low, high = jax.lax.fori_loop(0, steps, narrow, (jnp.zeros_like(longest_s), longest_s))
-    parts = parts_by(low)
-    # The samples that are left go to whom they make no later than that.
-    room = parts_by(high) - parts
-    left = batch - jnp.sum(parts, axis=1, keepdims=True)
-    parts = parts + jnp.clip(left - (jnp.cumsum(room, axis=1) - room), 0, room)
-    usable = jnp.isfinite(longest_s) & (jnp.sum(parts, axis=1, keepdims=True) == batch)
-    return jnp.where(usable, parts, even)
+    ends = jnp.zeros_like(longest_s), longest_s, jnp.zeros_like(even), even
+    _, _, few, enough = jax.lax.fori_loop(0, steps, narrow, ends)
+    # The samples that are left go to whom they make no later than the upper end.
+    room = jnp.maximum(enough - few, 0)
+    left = batch - jnp.sum(few, axis=1, keepdims=True)
+    parts = few + jnp.clip(left - (jnp.cumsum(room, axis=1) - room), 0, room)
+    return jnp.where(jnp.isfinite(longest_s), parts, even)
 
 
 _Shares = Float[Array, "N S"]

@@ -24,10 +24,10 @@ from collapipe_jax.edge.policies.client_policies import (
     selected_fl,
     splitfed,
     vanilla_fl,
-    within_deadline,
 )
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.policies.greedy import greedy
+from collapipe_jax.edge.policies.sit_out import within_deadline
 
 
 def at_best_micro_batches(decide: Callable[..., Decision]) -> Callable[..., Decision]:

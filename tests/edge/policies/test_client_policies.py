@@ -137,8 +137,10 @@ def test_the_best_parts_are_those_of_all_splits():
 
 
 def test_equal_clients_get_even_parts_and_nobody_is_slower_for_it():
-    alike = min_max_parts(lambda parts: 1.0 + parts, jnp.asarray(7), jnp.ones((1, 3), bool))
-    np.testing.assert_array_equal(alike, even_parts(7, jnp.ones((1, 3), bool)))
+    everybody = jnp.ones((1, 3), bool)
+    for batch in (1, 2, 7, 100_000):
+        alike = min_max_parts(lambda parts: 1.0 + parts, jnp.asarray(batch), everybody)
+        np.testing.assert_array_equal(alike, even_parts(batch, everybody))
     problems = plain_problems(4, 2, 3, 4)
     for index in range(4):
         problem = with_ends(pick(problems, index))
