@@ -13,8 +13,8 @@ from collapipe_jax.core.quantity import Struct, quantity
 from collapipe_jax.edge.cost.computing import (
     block_capacity,
     computing_energy_j,
-    drawn_j,
     idle_energy_j,
+    product_or_zero,
 )
 from collapipe_jax.edge.cost.convergence import (
     cluster_divergence,
@@ -217,7 +217,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     floor_j = floor_j + _least_additions(problem).node_j
     idle_j = idle_energy_j(problem.compute, least_latency_s(problem))
     floor_j = floor_j + _uplink_floor_j(problem) + idle_j[:, 0]
-    return floor_j + drawn_j(problem.compute.receive_power_w, _least_d2e_s(problem)[1])
+    return floor_j + product_or_zero(problem.compute.receive_power_w, _least_d2e_s(problem)[1])
 
 
 def least_latency_s(problem: RoundProblem) -> Float[Array, ""]:

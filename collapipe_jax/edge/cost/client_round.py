@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.computing import block_bytes, drawn_j
+from collapipe_jax.edge.cost.computing import block_bytes, product_or_zero
 from collapipe_jax.edge.cost.convergence import (
     ClusterDivergence,
     cluster_divergence,
     participating_weight,
 )
-from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision
+from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.fixed_partition import interference_gain
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.link_quality import d2e_hazard, interference_w
@@ -157,7 +157,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     # Energy of all nodes.
     energy_j = _node_energy_j(problem, decision, links) + exchange.sending_j
     received_s = _received_s(problem, decision, links) + exchange.received_s
-    energy_j = energy_j + drawn_j(problem.compute.receive_power_w, received_s)
+    energy_j = energy_j + product_or_zero(problem.compute.receive_power_w, received_s)
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     # The objective (P2) of the whole round.
     round_s = jnp.max(cluster_latency_s)
@@ -214,7 +214,7 @@ def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
     # Replicas are the same for all devices; signals are each one's.
     signals = d2d_signals(problem, decision.samples.T).move_bits
     reports, grants = jnp.swapaxes(jnp.broadcast_to(signals, (2, *trains.T.shape)), 1, 2)
-    granted_s, heard_s = _own_s(grants, down_bit_s), bits * down_bit_s
+    granted_s, heard_s = product_or_zero(grants, down_bit_s), bits * down_bit_s
     distribute_s = jnp.sum(heard_s, axis=1)
     if decision.broadcast:
         distribute_s = jnp.max(heard_s, axis=1)
@@ -305,12 +305,8 @@ def _download_s(
     """
     added = _additions(problem, decision)
     shared_bits = client_model_bits(problem.workload, decision) + added.shared_bits
-    return shared_bits * links.parameter_bit_s + _own_s(added.own_bits, links.downlink_bit_s)
-
-
-def _own_s(bits: Broadcast | float, bit_s: Broadcast) -> Broadcast:
-    """Time of bits beside the parameters; without any 0, even over a dead link."""
-    return jnp.where(jnp.asarray(bits) > 0, bits * bit_s, 0.0)
+    own_s = product_or_zero(jnp.asarray(added.own_bits), links.downlink_bit_s)
+    return shared_bits * links.parameter_bit_s + own_s
 
 
 def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:

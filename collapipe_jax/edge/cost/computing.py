@@ -95,12 +95,9 @@ def node_computing_energy_j(
     return computing_energy_j(work, flops, problem.by_node.joules_per_flop)
 
 
-# Energy of what draws a constant power: idle nodes, and receivers while they receive.
-
-
-def drawn_j(power_w: Float[Array, "..."], time_s: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Energy of a power over a time; without power 0, even over the endless time of a dead link."""
-    return jnp.where(power_w > 0, power_w * time_s, 0.0)
+def product_or_zero(amount: Broadcast, each: Broadcast) -> Broadcast:
+    """An amount times what each of it takes; 0 of nothing, even over a dead link."""
+    return jnp.where(amount > 0, amount * each, 0.0)
 
 
 def idle_energy_j(compute: Compute, latency_s: Float[Array, ""]) -> Float[Array, "N J"]:
@@ -110,7 +107,7 @@ def idle_energy_j(compute: Compute, latency_s: Float[Array, ""]) -> Float[Array,
     :func:`.objective.unit_costs` charges it by the second.
     Source: docs/system-model.md (28).
     """
-    return drawn_j(compute.node_idle_power_w, latency_s)
+    return product_or_zero(compute.node_idle_power_w, latency_s)
 
 
 # Memory of devices and control units, docs/system-model.md (15).

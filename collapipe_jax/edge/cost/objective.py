@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import sum_nodes
+from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import PerCluster, PerNode, PerRound
 from collapipe_jax.edge.cost.problem import RoundProblem
 
@@ -22,7 +23,7 @@ def unit_costs(problem: RoundProblem) -> UnitCosts:
     control = problem.control
     per_j = control.energy_queue / control.energy_budget_j
     idle_w = problem.compute.node_idle_power_w
-    idle_per_s = jnp.sum(jnp.where(idle_w > 0, idle_w * per_j, 0.0), axis=(0, 1))
+    idle_per_s = jnp.sum(product_or_zero(idle_w, per_j), axis=(0, 1))
     return UnitCosts(
         latency_per_s=control.v / control.reference_latency_s + idle_per_s,
         energy_per_j=jnp.swapaxes(per_j, 0, 1),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.edge.cost.chain import Messages, at_senders, sum_by_receiver, sum_by_sender
-from collapipe_jax.edge.cost.computing import drawn_j
+from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.latency import (
@@ -128,7 +128,7 @@ def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
 def node_energy_j(fixed: FixedPartition, terms: RoundTerms) -> PerNode:
     """Energy of every node in the round. Source: docs/system-model.md (16)."""
     hop_j, move_j, downlink_j = jax.tree.map(
-        lambda time_s: drawn_j(fixed.receive_power_w, time_s), terms.received_s
+        lambda time_s: product_or_zero(fixed.receive_power_w, time_s), terms.received_s
     )
     received_j = sum_by_receiver(hop_j, move_j, fixed.active).at[0].add(downlink_j)
     received_j = jnp.where(fixed.active, received_j, 0.0)

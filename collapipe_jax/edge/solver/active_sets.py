@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 
 from collapipe_jax.core.batch_axis import fusion_barrier, max_nodes, sum_nodes
 from collapipe_jax.edge.cost.chain import from_previous_active, gain_to_next
-from collapipe_jax.edge.cost.computing import computing_energy_j, pass_times
+from collapipe_jax.edge.cost.computing import computing_energy_j, pass_times, product_or_zero
 from collapipe_jax.edge.cost.convergence import cluster_divergence, participating_weight
 from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
@@ -124,8 +124,8 @@ def cost_at(problem: RoundProblem, linear: LinearCosts, segments: Array) -> tupl
     bits = jnp.where(held, added.move_bits, 0.0)
 
     def moved(per_block):
-        each = jnp.where(bits > 0, bits / problem.workload.block_param_bits * per_block, 0.0)
-        return sum_nodes(sum_nodes(each))
+        per_bit = per_block / problem.workload.block_param_bits
+        return sum_nodes(sum_nodes(product_or_zero(bits, per_bit)))
 
     node_cost = sum_nodes(unit_costs(problem).energy_per_j * added.node_j)
     cost = linear.rest_cost + block_cost + moved(linear.move_cost) + node_cost + added.cost

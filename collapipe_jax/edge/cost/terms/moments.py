@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.computing import drawn_j
+from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Segments
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.terms.addition import PartitionAddition
@@ -48,7 +48,7 @@ def moving_moments(problem: RoundProblem, segments: Segments) -> PartitionAdditi
     sending_s = sending_s * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
     sending_s = jnp.where(jnp.isfinite(sending_s), sending_s, 0.0)
     return_s = sum_nodes(sending_s)
-    received_j = drawn_j(problem.compute.receive_power_w, return_s)
+    received_j = product_or_zero(problem.compute.receive_power_w, return_s)
     sent_j = power_w / radio.amplifier_efficiency * sending_s
     # A device sends in the time before, and gets what it takes over with its blocks.
     taken_bits = taken * switching.block_moment_bits

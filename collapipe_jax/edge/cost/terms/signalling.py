@@ -1,7 +1,7 @@
 """Reports and grants: what a decision needs to be made and to be known.
 
-Before a round every node that takes part reports its channel and its queue, and is told its
-blocks, shares and powers. A sender passes both on for the nodes it speaks for. They travel as
+Before a round every node that takes part reports its channel and its queue, and is granted
+its blocks, shares and powers. A sender passes both on for the nodes it speaks for. They travel as
 parameters do: on the whole D2D band of a cluster, and on the sender's share of the D2E band.
 """
 
