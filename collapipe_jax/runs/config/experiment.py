@@ -86,9 +86,12 @@ class Experiment:
 
     def _max_samples(self) -> int:
         """Most samples of a mini-batch that a client may get."""
-        policy = self.config["policy"]
-        varies = self.config["dynamics"]["availability"] < 1.0 or policy["deadline"]
-        if varies or policy["split"] != "even" or policy["name"] == "selected_fl":
+        keys, dynamics = self.config["policy"], self.config["dynamics"]
+        takes = policy_entry(keys["name"]).options
+        changes = {"deadline": keys["deadline"] > 0, "split": keys["split"] != "even"}
+        changes |= {"clients": True}  # others may be selected in every round
+        parts_change = any(changed and key in takes for key, changed in changes.items())
+        if parts_change or dynamics["availability"] < 1.0:
             return self.config["training"]["batch"]
         decision: Any = self.policy(jax.random.key(0), self.system.mean_problem)
         return int(decision.samples.max())

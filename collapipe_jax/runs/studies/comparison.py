@@ -108,13 +108,17 @@ def _broken_limits(
     }
 
 
+def _breaks_any(broken: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Networks in which a policy breaks some limit."""
+    return np.any(list(broken.values()), axis=0)
+
+
 def _wins(
     result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, dict[str, float]]:
     """Shares of networks in which each policy keeps all limits, and is the fastest that does."""
     names = list(means)
-    broken = [_broken_limits(result, means, name).values() for name in names]
-    keeps = ~np.array([np.any(list(limits), axis=0) for limits in broken])
+    keeps = ~np.array([_breaks_any(_broken_limits(result, means, name)) for name in names])
     latency_s = np.where(keeps, [means[name]["latency_s"] for name in names], np.inf)
     finite = np.isfinite(latency_s.min(axis=0))
     first = np.where(finite, latency_s.argmin(axis=0), -1)
@@ -237,7 +241,7 @@ def _describe(
     """Latency and limits of one policy, and whether it qualifies."""
     broken = _broken_limits(result, means, policy)
     over = {name: float(networks.mean()) for name, networks in broken.items()}
-    over["any"] = float(np.any(list(broken.values()), axis=0).mean())
+    over["any"] = float(_breaks_any(broken).mean())
     part = float(result.policies[policy]["participation"].mean())
     latency = _with_median(means[policy]["latency_s"])
     qualifies = over["any"] <= tolerance and part >= 1.0 - tolerance
