@@ -99,6 +99,10 @@ def secure_section() -> dict:
     }
 
 
+def signalling_section() -> dict:
+    return {"report_bits": 3e6, "grant_bits": 5e6}
+
+
 def _control(around, clusters, nodes):
     return {
         "v": float(around(7.9)),
