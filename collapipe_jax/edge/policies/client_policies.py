@@ -345,8 +345,10 @@ def find_count(
     """
     if value in rules:
         return value
-    if str(value).isdecimal() and int(value) in counts:
-        return int(value)
+    digits = str(value)
+    # Longer ones are out of range, and Python refuses to read thousands.
+    if digits.isdecimal() and len(digits) <= len(str(counts[-1])) and int(digits) in counts:
+        return int(digits)
     remedy = f"Give a number from {counts[0]} to {counts[-1]}, or one of: {', '.join(rules)}"
     raise InputError(key, value, "no such rule", remedy)
 
