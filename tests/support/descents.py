@@ -3,8 +3,8 @@
 import numpy as np
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.decision import Allocation, decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.certificate import certify
 from collapipe_jax.edge.solver.limits import to_logs
@@ -34,16 +34,16 @@ def draw():
 
 @quick_jit
 def _start(problem, decision):
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     return to_logs(fixed, decision), initial_weights(fixed), fixed.active
 
 
 @quick_jit
 def descend_together(problem, decision, logs, weights, steps):
     """Where a descent of all clusters ends, and its certificate there."""
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     end = descend_jointly(fixed, logs, weights, steps, with_evaluation=True)
-    return end, certify(end.evaluation, end.logs, fixed.active)
+    return end, certify(end.evaluation, end.logs, fixed.chain.used)
 
 
 def anywhere(seed, size):

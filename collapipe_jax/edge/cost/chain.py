@@ -1,85 +1,186 @@
 """The chain of active nodes of a cluster, and the messages along it.
 
-A hop leads from an active node to the next one, at last back to the control unit.
+The chain begins at the control unit and leads through the devices with blocks. A hop leads from
+a node to the next one, at last to the gateway, which talks to the base station and exchanges
+parameters with all other nodes. The control unit is the gateway, unless the round has routes.
 """
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Bool, Float, Num, Shaped
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.decision import ActiveNodes, PerCluster, PerHop, PerMove, PerNode
+from collapipe_jax.edge.cost.decision import (
+    ActiveNodes,
+    Allocation,
+    Broadcast,
+    PerCluster,
+    PerHop,
+    PerMove,
+    PerNode,
+    Routes,
+    active_nodes,
+)
 
 _Broadcast = Num[Array, "#J #N *#batch"]
+_Gateway = Bool[Array, "J ..."] | None
+"""Which node is the gateway; by default the control unit."""
+
+
+class Chain(NamedTuple):
+    """Nodes of a cluster's chain."""
+
+    members: ActiveNodes  # the control unit and the devices with blocks
+    gateway: _Gateway = None
+
+    @property
+    def active(self) -> ActiveNodes:
+        """Nodes that send over D2D: members and the gateway."""
+        if self.gateway is None:
+            return self.members
+        return self.members | (self.gateway & self.members[0])
+
+    @property
+    def hops(self) -> ActiveNodes:
+        """Nodes where a hop starts: members, but for a last one that is the gateway."""
+        if self.gateway is None:
+            return self.members
+        return self.members & ~(self._is_last & self.gateway)
+
+    @property
+    def _is_last(self) -> ActiveNodes:
+        """The last member."""
+        behind = jnp.flip(jnp.cumsum(jnp.flip(self.members, 0), 0), 0)
+        return self.members & (behind == 1)
+
+    @property
+    def used(self) -> Allocation:
+        """Shares and powers that count, as booleans."""
+        takes_part = self.members[0]
+        return Allocation(self.hops, self.active, takes_part, takes_part)
+
+
+def gateway_nodes(routes: Routes | None, nodes: int) -> _Gateway:
+    """Which of a cluster's nodes is its gateway, nodes first."""
+    if routes is None:
+        return None
+    gateway = jnp.asarray(routes.gateway)
+    return gateway == jnp.arange(nodes).reshape(-1, *[1] * gateway.ndim)
+
+
+def chain_of(segments: Num[Array, "K N *batch"], routes: Routes | None = None) -> Chain:
+    """The chain through the devices with blocks."""
+    members = active_nodes(segments, axis=0)
+    return Chain(members, gateway_nodes(routes, len(members)))
 
 
 class Messages(NamedTuple):
     """One number for every kind of message."""
 
     hop: PerHop  # activations and gradients
-    move: PerMove
-    uplink: PerCluster  # control unit to base station
+    move: PerMove  # parameters to the gateway and back, of every other node
+    uplink: PerCluster  # gateway to base station
 
 
-def at_next_active(values: _Broadcast, active: ActiveNodes) -> Num[Array, "J N *batch"]:
-    """Each node's entry replaced by that of the next active node, at last node 0's."""
-    values = jnp.broadcast_to(values, active.shape)
-    found = [values[0]]
-    for node in range(active.shape[0] - 1, 0, -1):
-        found.append(jnp.where(active[node], values[node], found[-1]))
-    return jnp.stack(found[::-1])
-
-
-def from_previous_active(values: PerNode, active: ActiveNodes) -> PerNode:
-    """Each active node's entry replaced by that of the node whose hop ends at it.
-
-    Node 0 gets the last active node's; idle nodes get 0.
-    """
-    last = values[0]
-    moved = []
-    for node in range(1, active.shape[0]):
-        moved.append(jnp.where(active[node], last, 0.0))
-        last = jnp.where(active[node], values[node], last)
-    return jnp.stack([jnp.where(active[0], last, 0.0), *moved])
-
-
-def gain_to_next(gain: Float[Array, "J J #N *#batch"], active: ActiveNodes) -> PerNode:
-    """Gain from every node to the next active one, at last to node 0; gains sender first."""
-    nodes = active.shape[0]
-    order = jnp.arange(nodes).reshape(-1, *[1] * (active.ndim - 1))
-    found = jnp.broadcast_to(gain[:, 0], active.shape)
-    for after in range(nodes - 1, 0, -1):
-        found = jnp.where(active[after] & (order < after), gain[:, after], found)
+def at_gateway(values: Shaped[Array, "#J ..."], gateway: _Gateway) -> Shaped[Array, "..."]:
+    """The gateway's entry of numbers by node."""
+    found = values[0]
+    if gateway is not None:
+        for node in range(1, len(gateway)):
+            found = jnp.where(gateway[node], values[node], found)
     return found
 
 
-def at_senders(by_node: _Broadcast, active: ActiveNodes) -> Messages:
-    """A node's number for every message that it sends over D2D; the uplink gets node 0's."""
-    by_node = jnp.broadcast_to(by_node, active.shape)
+def at_others(values: Shaped[Array, "J ..."], gateway: _Gateway) -> Shaped[Array, "K ..."]:
+    """Entries of all nodes but the gateway, where the control unit takes the gateway's place."""
+    if gateway is None:
+        return values[1:]
+    return jnp.where(gateway[1:], values[:1], values[1:])
+
+
+def to_nodes(
+    others: Float[Array, "K ..."], own: Float[Array, "..."], gateway: _Gateway
+) -> Float[Array, "J ..."]:
+    """Numbers by node from the gateway's ``own`` and from all others', as :func:`at_others`."""
+    if gateway is None:
+        return jnp.concatenate([own[None], others])
+    of_control_unit = sum_nodes(jnp.where(gateway[1:], others, 0.0))
+    of_control_unit = jnp.where(gateway[0], own, of_control_unit)
+    return jnp.concatenate([of_control_unit[None], jnp.where(gateway[1:], own, others)])
+
+
+def add_at_gateway(
+    by_node: Float[Array, "J ..."], own: Broadcast, gateway: _Gateway
+) -> Float[Array, "J ..."]:
+    """Numbers by node, with one more at the gateway."""
+    if gateway is None:
+        return by_node.at[0].add(own)
+    return by_node + jnp.where(gateway, own, 0.0)
+
+
+def at_next(values: _Broadcast, chain: Chain) -> Num[Array, "J N *batch"]:
+    """Each node's entry replaced by that of the node where its hop ends."""
+    members = chain.members
+    values = jnp.broadcast_to(values, members.shape)
+    found = [at_gateway(values, chain.gateway)]
+    for node in range(members.shape[0] - 1, 0, -1):
+        found.append(jnp.where(members[node], values[node], found[-1]))
+    return jnp.stack(found[::-1])
+
+
+def from_previous(values: PerNode, chain: Chain) -> PerNode:
+    """Each node's entry replaced by the sum over nodes whose hop ends at it; 0 where none does."""
+    members, last = chain.members, values[0]
+    moved = []
+    for node in range(1, members.shape[0]):
+        moved.append(jnp.where(members[node], last, 0.0))
+        last = jnp.where(members[node], values[node], last)
+    if chain.gateway is None:
+        return jnp.stack([jnp.where(members[0], last, 0.0), *moved])
+    ends = chain.gateway & members[0] & ~chain._is_last
+    return jnp.stack([jnp.zeros_like(last), *moved]) + jnp.where(ends, last, 0.0)
+
+
+def gain_to_next(gain: Float[Array, "J J #N *#batch"], chain: Chain) -> PerNode:
+    """Gain of every node's hop; gains sender first."""
+    members = chain.members
+    nodes = members.shape[0]
+    order = jnp.arange(nodes).reshape(-1, *[1] * (members.ndim - 1))
+    found = at_gateway(jnp.swapaxes(gain, 0, 1), chain.gateway)
+    found = jnp.broadcast_to(found, members.shape)
+    for after in range(nodes - 1, 0, -1):
+        found = jnp.where(members[after] & (order < after), gain[:, after], found)
+    return found
+
+
+def at_senders(by_node: _Broadcast, chain: Chain) -> Messages:
+    """A node's number for every message that it sends over D2D; the uplink gets the gateway's."""
+    by_node = jnp.broadcast_to(by_node, chain.members.shape)
+    own, others = at_gateway(by_node, chain.gateway), at_others(by_node, chain.gateway)
     return Messages(
-        hop=jnp.stack([by_node, at_next_active(by_node, active)]),
-        move=jnp.stack([by_node[1:], jnp.broadcast_to(by_node[0], by_node[1:].shape)]),
-        uplink=by_node[0],
+        hop=jnp.stack([by_node, at_next(by_node, chain)]),
+        move=jnp.stack([others, jnp.broadcast_to(own, others.shape)]),
+        uplink=own,
     )
 
 
-def at_receivers(by_node: _Broadcast, active: ActiveNodes) -> Messages:
-    """A node's number for every message that it receives over D2D, and node 0's for the downlink.
+def at_receivers(by_node: _Broadcast, chain: Chain) -> Messages:
+    """A node's number for every message that it receives over D2D, the gateway's for the downlink.
 
     The downlink takes the place of the uplink.
     """
-    of_others = at_senders(by_node, active)
+    of_others = at_senders(by_node, chain)
     return of_others._replace(hop=of_others.hop[::-1], move=of_others.move[::-1])
 
 
-def sum_by_sender(hop: PerHop, move: PerMove, active: ActiveNodes) -> PerNode:
+def sum_by_sender(hop: PerHop, move: PerMove, chain: Chain) -> PerNode:
     """D2D messages summed by the node that sends them."""
-    moves = jnp.concatenate([sum_nodes(move[1])[None], move[0]])
-    return hop[0] + from_previous_active(hop[1], active) + moves
+    moves = to_nodes(move[0], sum_nodes(move[1]), chain.gateway)
+    return hop[0] + from_previous(hop[1], chain) + moves
 
 
-def sum_by_receiver(hop: PerHop, move: PerMove, active: ActiveNodes) -> PerNode:
+def sum_by_receiver(hop: PerHop, move: PerMove, chain: Chain) -> PerNode:
     """D2D messages summed by the node that receives them."""
-    moves = jnp.concatenate([sum_nodes(move[0])[None], move[1]])
-    return from_previous_active(hop[0], active) + hop[1] + moves
+    moves = to_nodes(move[1], sum_nodes(move[0]), chain.gateway)
+    return from_previous(hop[0], chain) + hop[1] + moves

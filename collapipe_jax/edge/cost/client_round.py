@@ -30,8 +30,8 @@ from collapipe_jax.edge.cost.terms.signalling import d2d_signals
 from collapipe_jax.edge.cost.terms.sums import sender_additions
 from collapipe_jax.edge.cost.workload import ModelEnds, Workload
 from collapipe_jax.edge.network.channel import (
-    Radio,
     bit_time_s,
+    broadcast_bit_s,
     d2d_sinr,
     downlink_sinr,
     loss_probability,
@@ -94,17 +94,8 @@ def client_links(problem: RoundProblem, decision: ClientDecision) -> ClientLinks
     down_bit_s = bit_time_s(radio, band_hz, down)
     parameter_bit_s = down_bit_s
     if decision.broadcast:
-        parameter_bit_s = jnp.full_like(down_bit_s, _broadcast_bit_s(radio, down, used))
+        parameter_bit_s = jnp.full_like(down_bit_s, broadcast_bit_s(radio, down, used))
     return ClientLinks(up, bit_time_s(radio, band_hz, up), down, down_bit_s, parameter_bit_s)
-
-
-def _broadcast_bit_s(radio: Radio, sinr: _PerSender, used: Bool[Array, "N S"]) -> Float[Array, ""]:
-    """Time of a bit for all receivers on the whole D2E band, at the rate of the worst.
-
-    Source: docs/system-model.md (21).
-    """
-    bit_s = bit_time_s(radio, radio.d2e_bandwidth_hz, sinr)
-    return jnp.max(jnp.where(used, bit_s, 0.0))
 
 
 def replica_links(problem: RoundProblem, decision: ClientDecision) -> ReplicaLinks:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
-from collapipe_jax.core.quantity import Struct, positive, quantity
+from collapipe_jax.core.quantity import Struct, part, positive, quantity
 
 # Shapes of a round's arrays: nodes first, ``J = K + 1``, clusters next, then any batch axes.
 #
@@ -27,6 +27,27 @@ Segments = Num[Array, "K N *batch"]
 MicroBatches = Num[Array, "N *batch"]
 Broadcast = Float[Array, "..."]
 """Of any shape that broadcasts with the others'."""
+
+
+class Routes(Struct):
+    """Ways of a pipeline's parameters, docs/system-model.md, section 18.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import collapipe_jax as cp
+      >>> routes = cp.Routes(gateway=jnp.array([0, 2]), broadcast=jnp.array(True))
+    """
+
+    gateway: Array = quantity(
+        "node that talks to the base station: 0 is the control unit, `k` is device `k`",
+        "g",
+        "N",
+        whole=True,
+    )
+    broadcast: Array = quantity(
+        "whether parameters come down to all gateways in one transmission, 1 or 0",
+        bounds=">= 0 and <= 1",
+    )
 
 
 class Decision(Struct):
@@ -55,7 +76,12 @@ class Decision(Struct):
     d2d_share: Array = quantity("share of the D2D band; 0 on idle nodes", r"\alpha", "NJ")
     d2d_power_w: Array = quantity("D2D power of a node; of no effect on idle nodes", "p", "NJ")
     d2e_share: Array = quantity("share of the D2E band", r"\beta", "N")
-    d2e_power_w: Array = quantity("D2E power of a control unit", "p^U", "N")
+    d2e_power_w: Array = quantity("D2E power of a gateway", "p^U", "N")
+    routes: Routes | None = part(
+        "gateways and broadcast; by default control units talk to the base station, each on its "
+        "share of the band",
+        default=None,
+    )
 
 
 _TIERS = ("devices", "control_units", "hierarchical")
@@ -154,17 +180,20 @@ def decision_allocation(decision: Decision) -> Allocation:
     return jax.tree.map(lambda number: jnp.where(number > 0, number, 0.0), allocation)
 
 
-def fill_idle(allocation: Allocation, active: ActiveNodes, value: float) -> Allocation:
-    """The allocation with one number in the place of all that is idle."""
-    used = Allocation(active, active, active[0], active[0])
+def fill_idle(allocation: Allocation, used: Allocation, value: float) -> Allocation:
+    """The allocation with one number in the place of all that is not ``used``, as booleans."""
     return jax.tree.map(lambda use, number: jnp.where(use, number, value), used, allocation)
 
 
 def make_decision(
-    segments: Segments, micro_batches: MicroBatches, allocation: Allocation, active: ActiveNodes
+    segments: Segments,
+    micro_batches: MicroBatches,
+    allocation: Allocation,
+    used: Allocation,
+    routes: Routes | None = None,
 ) -> Decision:
     """A decision from its partition and its allocation with powers in watts, 0 where idle."""
-    allocation = fill_idle(allocation, active, 0.0)
+    allocation = fill_idle(allocation, used, 0.0)
     return Decision(
         segments=jnp.swapaxes(segments, 0, 1).astype(jnp.int32),
         micro_batches=micro_batches.astype(jnp.int32),
@@ -172,4 +201,5 @@ def make_decision(
         d2d_power_w=jnp.swapaxes(allocation.d2d_power, 0, 1),
         d2e_share=allocation.d2e_share,
         d2e_power_w=allocation.d2e_power,
+        routes=routes,
     )

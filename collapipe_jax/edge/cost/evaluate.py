@@ -10,10 +10,9 @@ from collapipe_jax.edge.cost.decision import (
     ClientDecision,
     Decision,
     decision_allocation,
-    decision_partition,
     fill_idle,
 )
-from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision
 from collapipe_jax.edge.cost.latency import AirTimes, compute_latency_s, message_time_s
 from collapipe_jax.edge.cost.objective import round_objective
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -56,14 +55,14 @@ def evaluate(problem: RoundProblem, decision: Decision | ClientDecision) -> Roun
 
 
 def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     # At 1 where idle, entries without use stay finite.
-    allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
+    allocation = fill_idle(decision_allocation(decision), fixed.chain.used, 1.0)
     terms = round_terms(fixed, allocation)
     lacks_band = jnp.any(allocation.d2d_share <= 0, axis=0) | (allocation.d2e_share <= 0)
-    sinr, active = terms.links.sinr, fixed.active
-    lacks_power = jnp.any(active & jnp.any(sinr.hop <= 0, axis=0), axis=0)
-    lacks_power |= active[0] & ((sinr.uplink <= 0) | (fixed.downlink_sinr <= 0))
+    sinr, chain = terms.links.sinr, fixed.chain
+    lacks_power = jnp.any(chain.hops & jnp.any(sinr.hop <= 0, axis=0), axis=0)
+    lacks_power |= chain.members[0] & ((sinr.uplink <= 0) | (fixed.downlink_sinr <= 0))
     # Nothing arrives then, even where no threshold asks for an SINR.
     hazard = jnp.where(lacks_band | lacks_power, jnp.inf, terms.links.hazard)
     broken = ~jnp.isfinite(terms.cluster_latency_s)
@@ -84,7 +83,7 @@ def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
         loss_probability=loss_probability(hazard),
         divergence=jnp.where(any_broken, jnp.inf, jnp.sum(terms.divergence)),
         objective=round_objective(fixed.costs, latency_s, terms.cluster_cost),
-        absent=~fixed.active[0],
+        absent=~chain.members[0],
     )
 
 

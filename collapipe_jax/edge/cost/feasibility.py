@@ -5,13 +5,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from collapipe_jax.edge.cost.chain import chain_of
 from collapipe_jax.edge.cost.client_round import client_memory_bytes, sends
 from collapipe_jax.edge.cost.computing import (
     block_capacity,
     device_memory_bytes,
     embedding_memory_bytes,
 )
-from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision, Decision, active_nodes
+from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision, Decision, Routes
 from collapipe_jax.edge.cost.problem import RoundProblem
 
 TOLERANCE = 1e-4
@@ -98,7 +99,7 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
 
     Returns:
       A boolean scalar by name: ``segments``, ``micro_batches``, ``d2d_share``, ``d2d_power``,
-      ``d2e_share``, ``d2e_power`` and ``memory``; of a data-parallel decision ``samples``,
+      ``d2e_share``, ``d2e_power``, ``memory`` and ``gateway``; of a data-parallel one ``samples``,
       ``d2e_share``, ``d2e_power`` and ``memory``.
 
     Example:
@@ -115,8 +116,10 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
     if isinstance(decision, ClientDecision):
         return _client_violations(problem, decision)
     work, radio, segments = problem.workload, problem.radio, decision.segments
-    active = active_nodes(segments)
-    participates = active[:, 0]
+    routes = problem.routes if decision.routes is None else decision.routes
+    chain = chain_of(jnp.swapaxes(segments, 0, 1), routes)
+    used = jax.tree.map(jnp.transpose, chain.used)
+    participates = used.d2e_share
     allowed = decision.micro_batches[:, None] == work.micro_batch_choices[None, :]
     memory_bytes = device_memory_bytes(work, segments, decision.micro_batches)
     own_bytes, own_limit_bytes = embedding_memory_bytes(work, segments), _own_limit_bytes(problem)
@@ -125,13 +128,24 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
         "segments": jnp.any(_wrong_rows(problem, segments)),
         "micro_batches": jnp.any(participates & ~jnp.any(allowed, axis=1)),
         "d2d_share": _outside_simplex(decision.d2d_share)
-        | jnp.any(active != (decision.d2d_share > 0)),
-        "d2d_power": jnp.any(active & _unable(decision.d2d_power_w, radio.d2d_power_max_w)),
+        | jnp.any(used.d2d_share != (decision.d2d_share > 0)),
+        "d2d_power": jnp.any(used.d2d_power & _unable(decision.d2d_power_w, radio.d2d_power_max_w)),
         "d2e_share": _outside_simplex(decision.d2e_share[None])
         | jnp.any(participates & (decision.d2e_share <= 0)),
         "d2e_power": jnp.any(participates & _unable(decision.d2e_power_w, radio.d2e_power_max_w)),
         "memory": lacks_memory | jnp.any(_outside(own_bytes, own_limit_bytes)),
+        "gateway": jnp.any(participates & ~_has_gateway(problem, routes)),
     }
+
+
+def _has_gateway(problem: RoundProblem, routes: Routes | None) -> Bool[Array, " N"]:
+    """Clusters whose gateway is their control unit, or an available device."""
+    if routes is None:
+        return jnp.ones(problem.clusters, bool)
+    is_there = problem.compute.memory_bytes > 0
+    is_there = jnp.concatenate([jnp.ones_like(is_there[:, :1]), is_there], axis=1)
+    nodes = jnp.arange(problem.devices + 1)[None]
+    return jnp.any(is_there & (nodes == routes.gateway[:, None]), axis=1)
 
 
 def _own_limit_bytes(problem: RoundProblem) -> Float[Array, " N"]:

@@ -12,8 +12,23 @@ import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.core.quantity import Struct, part
-from collapipe_jax.edge.cost.chain import Messages, at_receivers, at_senders, gain_to_next
-from collapipe_jax.edge.cost.computing import ComputeStages, compute_stages, node_computing_energy_j
+from collapipe_jax.edge.cost.chain import (
+    Chain,
+    Messages,
+    add_at_gateway,
+    at_gateway,
+    at_others,
+    at_receivers,
+    at_senders,
+    chain_of,
+    gain_to_next,
+)
+from collapipe_jax.edge.cost.computing import (
+    ComputeStages,
+    compute_stages,
+    node_computing_energy_j,
+    product_or_zero,
+)
 from collapipe_jax.edge.cost.convergence import (
     ClusterDivergence,
     cluster_divergence,
@@ -22,14 +37,16 @@ from collapipe_jax.edge.cost.convergence import (
 from collapipe_jax.edge.cost.decision import (
     ActiveNodes,
     CrossGain,
+    Decision,
     MicroBatches,
     PerCluster,
     PerHop,
     PerMove,
     PerNode,
     PerRound,
+    Routes,
     Segments,
-    active_nodes,
+    decision_partition,
 )
 from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -40,7 +57,12 @@ from collapipe_jax.edge.cost.terms.sums import (
     partition_additions,
     sender_additions,
 )
-from collapipe_jax.edge.network.channel import Radio, downlink_sinr, transport_block_hazard
+from collapipe_jax.edge.network.channel import (
+    Radio,
+    broadcast_bit_s,
+    downlink_sinr,
+    transport_block_hazard,
+)
 
 
 class EnergyCaps(NamedTuple):
@@ -58,22 +80,24 @@ class FixedPartition(Struct):
     """
 
     radio: Radio = part("bandwidths, noise, and the laws of rates and losses")
-    active: ActiveNodes = part("nodes that compute")
+    chain: Chain = part("nodes that compute, and the gateway")
+    routes: Routes | None = part("gateways and broadcast, if the round has any", default=None)
     d2d_power_max_w: PerNode = part("limits of power on the D2D band")
     micro_batches: PerCluster = part("of a mini-batch")
     local_steps: PerRound = part("of a round")
     hop_gain: PerHop = part("of both messages of a hop")
-    move_gain: PerMove = part("from a device and to it")
-    uplink_gain: PerCluster = part("to the base station")
-    downlink_sinr: PerCluster = part("from the base station")
+    move_gain: PerMove = part("from a node to its gateway and back")
+    uplink_gain: PerCluster = part("of the gateway to the base station")
+    downlink_sinr: PerCluster = part("of the gateway from the base station")
     cross_gain: CrossGain = part("from sender to receiver, activity included; 0 inside a cluster")
     cross_gain_to: CrossGain = part("the same by receiver and sender")
     hop_bits: PerNode = part("of a micro-batch on a hop")
     uplink_bits: PerCluster = part("of a micro-batch")
     downlink_bits: PerCluster = part("of a micro-batch")
-    move_bits: PerMove = part("that a device returns and receives, parameters first of all")
+    move_bits: PerMove = part("that a node returns and receives, parameters first of all")
     upload_bits: PerCluster = part("encoder, embedding, and what terms add")
-    download_bits: PerCluster = part("likewise")
+    download_bits: PerCluster = part("likewise, but for what comes by broadcast")
+    broadcast_s: PerCluster = part("in which parameters come down by broadcast")
     upload_s: PerCluster = part("time that terms add to the upload besides bits")
     prepare_s: PerCluster = part("time that terms add before blocks are distributed")
     hop_overhead_s: PerNode = part("of a D2D message")
@@ -91,6 +115,11 @@ class FixedPartition(Struct):
     costs: UnitCosts = part("unit costs of the objective")
     caps: EnergyCaps | None = part("on the energy of its nodes, if there are any", default=None)
 
+    @property
+    def active(self) -> ActiveNodes:
+        """Nodes that send over D2D."""
+        return self.chain.active
+
 
 def fix_partition(
     problem: RoundProblem,
@@ -103,8 +132,9 @@ def fix_partition(
     ``terms`` are what its partition adds, by default all.
     """
     work, radio, learning = problem.workload, problem.radio, problem.learning
-    active = active_nodes(segments, axis=0)
-    participates = active[0]
+    chain = chain_of(segments, problem.routes)
+    active, hops, gateway = chain.active, chain.hops, chain.gateway
+    participates = chain.members[0]
     samples = work.batch / micro_batches
 
     def per_cluster(value):
@@ -113,8 +143,12 @@ def fix_partition(
     step_bits = per_cluster(samples * work.activation_bits)
     uplink_bits = per_cluster(samples * work.uplink_bits)
     d2d_gain = problem.by_node.d2d_gain
-    hop_gain = [gain_to_next(d2d_gain, active), gain_to_next(jnp.swapaxes(d2d_gain, 0, 1), active)]
-    down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
+    backward_gain = jnp.swapaxes(d2d_gain, 0, 1)
+    hop_gain = [gain_to_next(d2d_gain, chain), gain_to_next(backward_gain, chain)]
+    to_gateway, from_gateway = at_gateway(backward_gain, gateway), at_gateway(d2d_gain, gateway)
+    move_gain = [at_others(to_gateway, gateway), at_others(from_gateway, gateway)]
+    d2e_gain = at_gateway(problem.by_node.d2e_gain, gateway)
+    down_sinr = downlink_sinr(radio, d2e_gain)
     down_hazard = per_cluster(transport_block_hazard(radio, down_sinr))
     cross_gain = interference_gain(radio)
     weight = participating_weight(learning.cluster_weight, participates)
@@ -127,49 +161,70 @@ def fix_partition(
             takes_part=participates,
             model_bits=work.model_bits,
             nodes=sum_nodes(active.astype(samples.dtype)),
-            power_w=problem.compute.node_power_w[:, 0],
+            power_w=at_gateway(jnp.swapaxes(problem.compute.node_power_w, 0, 1), gateway),
         ),
     )
     inside = partition_additions(problem, segments, terms)
-    model_bits, move_bits = per_cluster(work.model_bits), segments * work.block_param_bits
-    computing_j = node_computing_energy_j(problem, segments, participates)
-    constant_j = computing_j.at[0].add(added.node_j) + inside.node_j
-    constant_cost = sum_nodes(costs.energy_per_j * constant_j) + inside.cost
+    # Blocks come to the devices over the gateway, and the embedding to the control unit.
+    embedding_bits = per_cluster(work.embedding_param_bits)
+    held_bits = jnp.concatenate([embedding_bits[None], segments * work.block_param_bits])
+    held_bits = at_others(held_bits, gateway)
+    # What all gateways receive may come by broadcast.
+    model_bits = per_cluster(work.model_bits)
+    shared_bits, broadcast_s = model_bits + added.shared_bits, jnp.zeros_like(model_bits)
+    if problem.routes is not None:
+        by_broadcast = problem.routes.broadcast > 0
+        slowest_s = broadcast_bit_s(radio, down_sinr, participates, axis=0)
+        broadcast_s = per_cluster(jnp.where(by_broadcast, slowest_s * shared_bits, 0.0))
+        shared_bits = jnp.where(by_broadcast, 0.0, shared_bits)
     receive_power_w = problem.compute.receive_power_w
+    computing_j = node_computing_energy_j(problem, segments, participates)
+    gateway_j = added.node_j + product_or_zero(receive_power_w, broadcast_s)
+    constant_j = add_at_gateway(computing_j, gateway_j, gateway) + inside.node_j
+    constant_cost = sum_nodes(costs.energy_per_j * constant_j) + inside.cost
     return FixedPartition(
         radio=radio,
-        active=active,
+        chain=chain,
+        routes=problem.routes,
         d2d_power_max_w=problem.by_node.d2d_power_max_w,
         micro_batches=micro_batches.astype(samples.dtype),
         local_steps=work.local_steps,
-        hop_gain=jnp.where(active, jnp.stack(hop_gain), 1.0),
-        move_gain=jnp.where(active[1:], jnp.stack([d2d_gain[1:, 0], d2d_gain[0, 1:]]), 1.0),
-        uplink_gain=jnp.where(participates, radio.d2e_gain[:, 0], 1.0),
+        hop_gain=jnp.where(hops, jnp.stack(hop_gain), 1.0),
+        move_gain=jnp.where(at_others(active, gateway), jnp.stack(move_gain), 1.0),
+        uplink_gain=jnp.where(participates, d2e_gain, 1.0),
         downlink_sinr=jnp.where(participates, down_sinr, 1.0),
         cross_gain=cross_gain,
         cross_gain_to=jnp.moveaxis(cross_gain, (0, 1), (2, 3)),
-        hop_bits=jnp.where(active, step_bits, 0.0),
+        hop_bits=jnp.where(hops, step_bits, 0.0),
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
-        move_bits=jnp.stack([move_bits, move_bits]) + inside.move_bits,
+        move_bits=jnp.stack([held_bits, held_bits]) + inside.move_bits,
         upload_bits=model_bits + added.upload_bits,
-        download_bits=model_bits + (added.shared_bits + added.own_bits),
+        download_bits=shared_bits + added.own_bits,
+        broadcast_s=broadcast_s,
         upload_s=per_cluster(added.upload_s),
         prepare_s=per_cluster(inside.prepare_s),
-        hop_overhead_s=jnp.where(active, d2e_overhead_s, 0.0),
+        hop_overhead_s=jnp.where(hops, d2e_overhead_s, 0.0),
         d2e_overhead_s=d2e_overhead_s,
         compute=compute_stages(problem, micro_batches, segments, participates),
         constant_j=constant_j,
         constant_cost=constant_cost,
-        sender_cost_per_j=at_senders(costs.energy_per_j, active),
+        sender_cost_per_j=at_senders(costs.energy_per_j, chain),
         receive_power_w=receive_power_w,
-        receiver_cost_per_s=at_receivers(receive_power_w * costs.energy_per_j, active),
+        receiver_cost_per_s=at_receivers(receive_power_w * costs.energy_per_j, chain),
         hop_blocks=step_bits / radio.transport_block_bits,
         uplink_blocks=uplink_bits / radio.transport_block_bits,
         downlink_hazard=step_bits / radio.transport_block_bits * down_hazard,
         divergence=cluster_divergence(learning, weight, work.batch, micro_batches),
         costs=costs,
     )
+
+
+def fix_decision(problem: RoundProblem, decision: Decision) -> FixedPartition:
+    """Coefficients of a round whose partition and routes are the decision's."""
+    if decision.routes is not None:
+        problem = problem.replace(routes=decision.routes)
+    return fix_partition(problem, *decision_partition(decision))
 
 
 def interference_gain(radio: Radio) -> CrossGain:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Num
 
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.core.one_f_one_b import tick_of, ticks
-from collapipe_jax.edge.cost.chain import from_previous_active
+from collapipe_jax.edge.cost.chain import from_previous
 from collapipe_jax.edge.cost.decision import Broadcast, PerCluster, PerHop, PerMove, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.link_quality import BitTimes
@@ -71,13 +71,13 @@ def message_time_s(air_s: Broadcast, overhead_s: Broadcast) -> Broadcast:
 
 
 def d2d_stage_s(fixed: FixedPartition, hop_s: PerNode) -> PerNode:
-    """D2D stages of a flow by node: its hop, with half duplex the hop that ends at it too.
+    """D2D stages of a flow by node: its hop, with half duplex the hops that end at it too.
 
     Source: docs/system-model.md (30).
     """
     if fixed.radio.duplex == "full":
         return hop_s
-    return hop_s + from_previous_active(hop_s, fixed.active)
+    return hop_s + from_previous(hop_s, fixed.chain)
 
 
 def flow_times(fixed: FixedPartition, air: AirTimes, maximum: MaximumRule) -> FlowTimes:
@@ -107,7 +107,7 @@ def _iteration_time_s(flows: FlowTimes, micro_batches: PerCluster) -> PerCluster
 def latency_parts(fixed: FixedPartition, air: AirTimes, flows: FlowTimes) -> LatencyParts:
     """Latency of every cluster by part. Source: docs/system-model.md (13)."""
     return LatencyParts(
-        download_s=air.model_downlink_s,
+        download_s=air.model_downlink_s + fixed.broadcast_s,
         distribute_s=fixed.prepare_s + sum_nodes(air.move_s[1]),
         iterations_s=fixed.local_steps * _iteration_time_s(flows, fixed.micro_batches),
         collect_s=sum_nodes(air.move_s[0]),

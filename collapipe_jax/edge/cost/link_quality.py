@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from collapipe_jax.core.batch_axis import fusion_barrier, is_small_batch, sum_nodes
-from collapipe_jax.edge.cost.chain import Messages, at_next_active
+from collapipe_jax.edge.cost.chain import Messages, at_gateway, at_next, at_others
 from collapipe_jax.edge.cost.decision import (
     Allocation,
     Broadcast,
@@ -88,17 +88,17 @@ def links_at(fixed: FixedPartition, sinr: Messages) -> Links:
 
     Source: docs/system-model.md (7).
     """
-    active, hop_blocks, move_part = fixed.active, fixed.hop_blocks, None
+    has_hop, hop_blocks, move_part = fixed.chain.hops, fixed.hop_blocks, None
     if fixed.radio.retransmissions == "reliable":
         move_part = fastest_part(fixed.radio, sinr.move)
         sinr = sinr._replace(move=sinr.move / move_part)
     bit_hz_s = Messages(*(1.0 / unlimited_efficiency(x, fixed.radio) for x in sinr))
     hop, hop_fall = hazard_and_elasticity(fixed.radio, sinr.hop)
     uplink, uplink_fall = hazard_and_elasticity(fixed.radio, sinr.uplink)
-    hops = sum_nodes(jnp.where(active, hop[0] + hop[1], 0.0))
+    hops = sum_nodes(jnp.where(has_hop, hop[0] + hop[1], 0.0))
     hazard = hop_blocks * hops + fixed.uplink_blocks * uplink + fixed.downlink_hazard
     fall = Messages(
-        hop=jnp.where(active, hop_blocks * hop_fall, 0.0),
+        hop=jnp.where(has_hop, hop_blocks * hop_fall, 0.0),
         move=jnp.zeros(()),
         uplink=fixed.uplink_blocks * uplink_fall,
     )
@@ -108,9 +108,9 @@ def links_at(fixed: FixedPartition, sinr: Messages) -> Links:
 
 def link_sinrs(fixed: FixedPartition, allocation: Allocation, received_w: PerNode) -> Messages:
     """SINR of every message at the interference received, of parameters on the whole D2D band."""
-    radio, active = fixed.radio, fixed.active
-    power_w = jnp.where(active, allocation.d2d_power, 1.0)
-    d2e_power_w = jnp.where(active[0], allocation.d2e_power, 1.0)
+    radio, chain, gateway = fixed.radio, fixed.chain, fixed.chain.gateway
+    power_w = jnp.where(chain.active, allocation.d2d_power, 1.0)
+    d2e_power_w = jnp.where(chain.members[0], allocation.d2e_power, 1.0)
 
     def pair(power_w, gain, share, received_w):
         both = zip(power_w, gain, received_w, strict=True)
@@ -118,16 +118,16 @@ def link_sinrs(fixed: FixedPartition, allocation: Allocation, received_w: PerNod
 
     return Messages(
         hop=pair(
-            (power_w, at_next_active(power_w, active)),
+            (power_w, at_next(power_w, chain)),
             fixed.hop_gain,
             allocation.d2d_share,
-            (at_next_active(received_w, active), received_w),
+            (at_next(received_w, chain), received_w),
         ),
         move=pair(
-            (power_w[1:], power_w[0]),
+            (at_others(power_w, gateway), at_gateway(power_w, gateway)),
             fixed.move_gain,
             jnp.ones(()),
-            (received_w[0], received_w[1:]),
+            (at_gateway(received_w, gateway), at_others(received_w, gateway)),
         ),
         uplink=uplink_sinr(radio, d2e_power_w, fixed.uplink_gain, allocation.d2e_share),
     )

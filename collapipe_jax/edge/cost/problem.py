@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from collapipe_jax.core.quantity import Struct, part, positive, quantity, same
 from collapipe_jax.edge.cost.convergence import Learning
-from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.decision import Decision, Routes
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import Radio
 from collapipe_jax.edge.network.devices import Compute
@@ -89,6 +89,7 @@ class NumbersByNode(NamedTuple):
     """Numbers of a problem's nodes, these first, as cost and solver have them inside."""
 
     d2d_gain: Float[Array, "J J N *batch"]  # sender first
+    d2e_gain: Float[Array, "J N *batch"]
     d2d_power_max_w: Float[Array, "J N *batch"]
     flops_per_s: Float[Array, "J N *batch"]
     joules_per_flop: Float[Array, "J N *batch"]
@@ -126,6 +127,11 @@ class RoundProblem(Struct):
     signalling: Signalling | None = part(
         "what reports and grants add; none by default", default=None
     )
+    routes: Routes | None = part(
+        "gateways and broadcast of pipelines whose decision has none; control units talk to the "
+        "base station by default",
+        default=None,
+    )
 
     @property
     def as_policies_see(self) -> "RoundProblem":
@@ -140,6 +146,7 @@ class RoundProblem(Struct):
         radio, compute, control = self.radio, self.compute, self.control
         return NumbersByNode(
             d2d_gain=jnp.moveaxis(radio.d2d_gain, 0, 2),
+            d2e_gain=jnp.swapaxes(radio.d2e_gain, 0, 1),
             d2d_power_max_w=jnp.swapaxes(radio.d2d_power_max_w, 0, 1),
             flops_per_s=jnp.swapaxes(compute.flops_per_s, 0, 1),
             joules_per_flop=jnp.swapaxes(compute.joules_per_flop, 0, 1),

@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
-from collapipe_jax.edge.cost.chain import Messages, at_senders, sum_by_receiver, sum_by_sender
+from collapipe_jax.edge.cost.chain import (
+    Messages,
+    add_at_gateway,
+    at_senders,
+    sum_by_receiver,
+    sum_by_sender,
+)
 from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
@@ -78,7 +84,7 @@ def round_terms(
 def message_energy_j(fixed: FixedPartition, allocation: Allocation, air: AirTimes) -> Messages:
     """Energy that amplifiers draw for a round's messages."""
     efficiency = fixed.radio.amplifier_efficiency
-    power_w = at_senders(allocation.d2d_power / efficiency, fixed.active)
+    power_w = at_senders(allocation.d2d_power / efficiency, fixed.chain)
     steps = fixed.local_steps * fixed.micro_batches
     return Messages(
         hop=power_w.hop * (steps * air.hop_s),
@@ -121,8 +127,10 @@ def receiving_cost(fixed: FixedPartition, receiving_s: Messages) -> Messages:
 
 def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
     """Energy on air of every node, 0 where idle."""
-    by_node = sum_by_sender(message_j.hop, message_j.move, fixed.active)
-    return jnp.where(fixed.active, by_node.at[0].add(message_j.uplink), 0.0)
+    chain = fixed.chain
+    by_node = sum_by_sender(message_j.hop, message_j.move, chain)
+    by_node = add_at_gateway(by_node, message_j.uplink, chain.gateway)
+    return jnp.where(chain.active, by_node, 0.0)
 
 
 def node_energy_j(fixed: FixedPartition, terms: RoundTerms) -> PerNode:
@@ -130,6 +138,7 @@ def node_energy_j(fixed: FixedPartition, terms: RoundTerms) -> PerNode:
     hop_j, move_j, downlink_j = jax.tree.map(
         lambda time_s: product_or_zero(fixed.receive_power_w, time_s), terms.received_s
     )
-    received_j = sum_by_receiver(hop_j, move_j, fixed.active).at[0].add(downlink_j)
+    received_j = sum_by_receiver(hop_j, move_j, fixed.chain)
+    received_j = add_at_gateway(received_j, downlink_j, fixed.chain.gateway)
     received_j = jnp.where(fixed.active, received_j, 0.0)
     return fixed.constant_j + air_energy_j(fixed, terms.message_j) + received_j

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Num
 
-from collapipe_jax.edge.cost.decision import Decision, active_nodes
+from collapipe_jax.edge.cost.chain import chain_of
+from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.feasibility import usable_blocks
 from collapipe_jax.edge.cost.problem import RoundProblem
 
@@ -52,16 +53,20 @@ def split_equally(capacity: Int[Array, "N K"], blocks: int) -> Int[Array, "N K"]
 def with_equal_allocation(
     problem: RoundProblem, segments: Num[Array, "N K"], micro_batches: Num[Array, " N"]
 ) -> Decision:
-    """Complete a decision with equal shares among those that send, and full power."""
-    active = active_nodes(segments)
-    participates = active[:, 0]
-    senders = jnp.maximum(jnp.sum(active, axis=1, keepdims=True), 1)
+    """Complete a decision with equal shares among those that send, and full power.
+
+    It has the routes of the problem.
+    """
+    used = jax.tree.map(jnp.transpose, chain_of(segments.T, problem.routes).used)
+    participates = used.d2e_share
+    senders = jnp.maximum(jnp.sum(used.d2d_share, axis=1, keepdims=True), 1)
     clusters = jnp.maximum(jnp.sum(participates), 1)
     return Decision(
         segments=segments,
         micro_batches=micro_batches.astype(jnp.int32),
-        d2d_share=jnp.where(active, 1.0 / senders, 0.0),
-        d2d_power_w=jnp.where(active, problem.radio.d2d_power_max_w, 0.0),
+        d2d_share=jnp.where(used.d2d_share, 1.0 / senders, 0.0),
+        d2d_power_w=jnp.where(used.d2d_power, problem.radio.d2d_power_max_w, 0.0),
         d2e_share=jnp.where(participates, 1.0 / clusters, 0.0),
         d2e_power_w=jnp.where(participates, problem.radio.d2e_power_max_w, 0.0),
+        routes=problem.routes,
     )

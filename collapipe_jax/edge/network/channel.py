@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from collapipe_jax.core.batch_axis import fusion_barrier
 from collapipe_jax.core.quantity import Struct, positive, quantities, quantity
@@ -203,6 +203,17 @@ def bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
     Attempts count unless they are free.
     """
     return with_attempts(radio, sinr, 1.0 / (band_hz * spectral_efficiency(sinr, radio)))
+
+
+def broadcast_bit_s(
+    radio: Radio, sinr: Float[Array, "..."], used: Bool[Array, "..."], axis: int | None = None
+) -> Float[Array, "..."]:
+    """Time of a bit for all receivers on the whole D2E band, at the rate of the worst.
+
+    Receivers are along an axis, or all axes. Source: docs/system-model.md (21).
+    """
+    bit_s = bit_time_s(radio, radio.d2e_bandwidth_hz, sinr)
+    return jnp.max(jnp.where(used, bit_s, 0.0), axis=axis)
 
 
 def with_attempts(radio: Radio, sinr: _Broadcast, time_s: _Broadcast) -> _Broadcast:

@@ -14,8 +14,8 @@ from jax import Array
 from collapipe_jax.core.batch_axis import batch_last, sum_nodes
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import pass_times, set_capacity
-from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_partition
-from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.edge.cost.decision import Allocation, Decision
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision, fix_partition
 from collapipe_jax.edge.cost.link_quality import received_interference_w, round_links
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -98,7 +98,7 @@ def alternate(
     problem: RoundProblem, start: Decision, decides: Sequence[str], turns: int | Array
 ) -> Solution:
     """Turns from a decision, until no network changes; with batch axes."""
-    fixed = fix_partition(problem, *decision_partition(start))
+    fixed = fix_decision(problem, start)
     point = candidate_of(fixed, start)
     objective = exact_objective(fixed, point.logs)
     state = _State(point, objective, jnp.zeros(objective.shape, bool), jnp.zeros((), int))

@@ -12,8 +12,9 @@ from jaxtyping import Float, Int
 from optax.assignment import hungarian_algorithm
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.chain import chain_of
 from collapipe_jax.edge.cost.computing import forward_time_s
-from collapipe_jax.edge.cost.decision import Decision, active_nodes, participates
+from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.feasibility import usable_blocks
 from collapipe_jax.edge.cost.latency import message_time_s
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -40,14 +41,15 @@ def random_policy(key: Array, problem: RoundProblem) -> Decision:
     compose = jax.vmap(random_composition, in_axes=(0, 0, None))
     keys = jax.random.split(segments_key, problem.clusters)
     segments = compose(keys, capacity, problem.workload.blocks)
-    active, runs = active_nodes(segments), participates(segments)
+    used = jax.tree.map(jnp.transpose, chain_of(segments.T, problem.routes).used)
     return Decision(
         segments=segments,
         micro_batches=count.astype(jnp.int32),
-        d2d_share=_random_shares(share_key, active),
-        d2d_power_w=_random_powers(power_key, active, problem.radio.d2d_power_max_w),
-        d2e_share=_random_shares(d2e_share_key, runs),
-        d2e_power_w=_random_powers(d2e_power_key, runs, problem.radio.d2e_power_max_w),
+        d2d_share=_random_shares(share_key, used.d2d_share),
+        d2d_power_w=_random_powers(power_key, used.d2d_power, problem.radio.d2d_power_max_w),
+        d2e_share=_random_shares(d2e_share_key, used.d2e_share),
+        d2e_power_w=_random_powers(d2e_power_key, used.d2e_power, problem.radio.d2e_power_max_w),
+        routes=problem.routes,
     )
 
 

@@ -16,13 +16,17 @@ from jaxtyping import Array, Bool, Float
 
 from collapipe_jax.core.batch_axis import batch_last, improve_in_chunks, in_chunks
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.chain import gain_to_next
+from collapipe_jax.edge.cost.chain import Chain, gain_to_next
 from collapipe_jax.edge.cost.computing import set_capacity
-from collapipe_jax.edge.cost.decision import Decision, decision_partition
+from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.feasibility import is_feasible
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.static_pipeline import static_pipelines, with_equal_allocation
+from collapipe_jax.edge.cost.static_pipeline import (
+    static_pipeline,
+    static_pipelines,
+    with_equal_allocation,
+)
 from collapipe_jax.edge.network.channel import d2d_sinr
 from collapipe_jax.edge.solver.active_sets import candidate_sets
 from collapipe_jax.edge.solver.allocate import Solution, allocate_batch, certified
@@ -36,6 +40,7 @@ from collapipe_jax.edge.solver.candidates import (
     starting_candidates,
     with_candidate_axis,
 )
+from collapipe_jax.edge.solver.gateways import control_unit_routes, likeliest_routes
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 
 DEFAULT_SEARCH = SearchConfig()
@@ -94,11 +99,48 @@ def dssra(
     Raises:
       InputError: if ``config.starts`` is not from 1 to :data:`MOST_STARTS`.
     """
+    problem = jax.lax.stop_gradient(problem)
+    first = static_pipeline(problem, micro_batches)
+    return _improve(problem, first, micro_batches, config)
+
+
+def dssra_wide(
+    problem: RoundProblem, micro_batches: int = 8, config: SearchConfig = DEFAULT_SEARCH
+) -> Solution:
+    """:func:`dssra` that decides gateways too, and sends parameters down by broadcast.
+
+    It begins with the answer of :func:`dssra`, in which control units are the gateways and each
+    has parameters of its own sent. So its objective is never above that, nor above any decision
+    that :func:`dssra` is never above. Then it searches from the likeliest gateways.
+    Source: docs/system-model.md, section 18.
+
+    Args:
+      problem: as of :func:`dssra`.
+      micro_batches: likewise.
+      config: likewise, once for each of both searches.
+
+    Returns:
+      A solution as of :func:`dssra`, whose decision has routes.
+
+    Raises:
+      InputError: as :func:`dssra`, or if moments that move have a cost.
+    """
+    problem = jax.lax.stop_gradient(problem)
+    published = dssra(problem, micro_batches, config).decision
+    first = published.replace(routes=control_unit_routes(problem))
+    routed = problem.replace(routes=likeliest_routes(problem))
+    return _improve(routed, first, micro_batches, config._replace(gateways=True))
+
+
+def _improve(
+    problem: RoundProblem, first: Decision, micro_batches: int, config: SearchConfig
+) -> Solution:
+    """The best of a first decision and all searches."""
     if not 1 <= config.starts <= MOST_STARTS:
         raise InputError("starts", config.starts, "no such number", f"Take 1 to {MOST_STARTS}")
 
-    def solve(problem):
-        best = _search(problem, micro_batches, config)
+    def solve(problem, first):
+        best = _search(problem, first, micro_batches, config)
         return in_chunks(finish, times=config.candidates)(problem, best)
 
     def finish(problem, best):
@@ -111,11 +153,13 @@ def dssra(
         before = _previous_partition(problem, micro_batches)
         return _apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
-    return batch_last(solve, whole=True)(jax.lax.stop_gradient(problem))
+    return batch_last(solve, whole=True)(problem, first)
 
 
-def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Candidates:
-    """The best of the static pipeline and all searches, by one loop that is compiled once.
+def _search(
+    problem: RoundProblem, first: Decision, micro_batches: int, config: SearchConfig
+) -> Candidates:
+    """The best of a first decision and all searches, by one loop that is compiled once.
 
     Small networks, and those with links that carry next to nothing, start several times and look at
     neighbours of the best answer twice. Others start once, and look at neighbours again if the
@@ -134,14 +178,13 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
         best = improve_in_chunks(improve, needed, problem, best)
         return number + 1, best
 
-    def start(problem):
-        static = static_pipelines(problem, micro_batches)
-        fixed = fix_partition(problem, *decision_partition(static))
-        candidate = candidate_of(fixed, static)
+    def start(problem, first):
+        fixed = fix_decision(problem, first)
+        candidate = candidate_of(fixed, first)
         objective = exact_objective(fixed, candidate.logs)
         return _Best(candidate, objective, moved=jnp.zeros(objective.shape, bool))
 
-    state = jnp.zeros((), int), in_chunks(start)(problem)
+    state = jnp.zeros((), int), in_chunks(start)(problem, first)
     return jax.lax.while_loop(lambda state: state[0] < len(_SEARCHES), search, state)[1].candidate
 
 
@@ -216,9 +259,12 @@ def _previous_partition(problem: RoundProblem, micro_batches: int) -> Decision:
 
 
 def _same_partition(one: Candidates, other: Candidates) -> Array:
-    """Whether all clusters have the same segments and micro-batches, ``[R]``."""
+    """Whether all clusters have the same segments, micro-batches and gateways, ``[R]``."""
     segments = jnp.all(one.segments == other.segments, axis=(0, 1))
-    return segments & jnp.all(one.micro_batches == other.micro_batches, axis=0)
+    same = segments & jnp.all(one.micro_batches == other.micro_batches, axis=0)
+    if one.routes is not None and other.routes is not None:
+        same &= jnp.all(one.routes.gateway == other.routes.gateway, axis=0)
+    return same
 
 
 LEAST_USEFUL_SNR = 1e-5
@@ -267,7 +313,8 @@ def _weakest_link(
     """Least SNR of the messages of every set: along the chain, and of its blocks that move."""
     active = jnp.concatenate([jnp.ones_like(members[:1]), members])
     wide = with_candidate_axis(snr)
-    hops = gain_to_next(wide, active), gain_to_next(jnp.swapaxes(wide, 0, 1), active)
+    chain = Chain(active)
+    hops = gain_to_next(wide, chain), gain_to_next(jnp.swapaxes(wide, 0, 1), chain)
     moves = wide[:, 0], wide[0]
     least = jnp.minimum(jnp.minimum(*hops), jnp.minimum(*moves).at[0].set(jnp.inf))
     return jnp.min(jnp.where(active, least, jnp.inf), axis=0)

@@ -25,7 +25,7 @@ from collapipe_jax.edge.policies.client_policies import (
     splitfed,
     vanilla_fl,
 )
-from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.policies.dssra import dssra, dssra_wide
 from collapipe_jax.edge.policies.greedy import greedy
 from collapipe_jax.edge.policies.sit_out import within_deadline
 
@@ -93,6 +93,10 @@ _WHOLE_MODELS = (*_SPLIT_MODELS, "accumulation")
 POLICIES: dict[str, PolicyEntry] = {
     "dssra": PolicyEntry(
         lambda problem, micro_batches: dssra(problem, micro_batches).decision, ("micro_batches",)
+    ),
+    "dssra_wide": PolicyEntry(
+        lambda problem, micro_batches: dssra_wide(problem, micro_batches).decision,
+        ("micro_batches",),
     ),
     "greedy": PolicyEntry(
         lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)

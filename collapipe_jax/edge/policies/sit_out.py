@@ -16,12 +16,11 @@ from collapipe_jax.edge.cost.decision import (
     ClientDecision,
     Decision,
     decision_allocation,
-    decision_partition,
     fill_idle,
     participates,
 )
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
 
@@ -123,8 +122,8 @@ def _worst_client_sinr(problem: RoundProblem, decision: ClientDecision) -> Float
 def _worst_sinr(problem: RoundProblem, decision: Decision) -> Float[Array, " N"]:
     """Least SINR of the messages that a micro-batch needs, of every cluster."""
     with jax.numpy_rank_promotion("allow"):
-        fixed = fix_partition(problem, *decision_partition(decision))
-        allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
+        fixed = fix_decision(problem, decision)
+        allocation = fill_idle(decision_allocation(decision), fixed.chain.used, 1.0)
         sinr = link_sinrs(fixed, allocation, received_interference_w(fixed, allocation))
-        hop = jnp.min(jnp.where(fixed.active, sinr.hop, jnp.inf), axis=(0, 1))
+        hop = jnp.min(jnp.where(fixed.chain.hops, sinr.hop, jnp.inf), axis=(0, 1))
         return jnp.minimum(hop, jnp.minimum(sinr.uplink, fixed.downlink_sinr))

@@ -22,7 +22,15 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from collapipe_jax.core.batch_axis import fusion_barrier, max_nodes, sum_nodes
-from collapipe_jax.edge.cost.chain import from_previous_active, gain_to_next
+from collapipe_jax.edge.cost.chain import (
+    Chain,
+    add_at_gateway,
+    at_gateway,
+    at_others,
+    from_previous,
+    gain_to_next,
+    gateway_nodes,
+)
 from collapipe_jax.edge.cost.computing import computing_energy_j, pass_times, product_or_zero
 from collapipe_jax.edge.cost.convergence import cluster_divergence, participating_weight
 from collapipe_jax.edge.cost.decision import Allocation
@@ -61,8 +69,8 @@ class LinearCosts(NamedTuple):
     rest_cost: Array  # likewise of the other costs
     block_s: Array  # latency of a block on a device, ``[K, N, A, R]``
     block_cost: Array  # its other costs, likewise
-    move_s: Array  # part of that on the way from the device and to it, ``[2, K, N, A, R]``
-    move_cost: Array  # its other costs, likewise
+    moved_bit_s: Array  # of a bit from a node to its gateway and back, ``[2, K, N, A, R]``
+    moved_bit_cost: Array  # its other costs, likewise
     stage_s: Array  # forward pass of a block on a device, ``[K, N, 1, R]``
     waits: Array  # how often a round waits for the longest stages
 
@@ -81,11 +89,19 @@ def linear_costs(
     """
     forward_s, backward_s = terms.flows.forward.value, terms.flows.backward.value
     passes = problem.workload.local_steps * (1.0 + problem.workload.backward_ratio)
-    block_s = passes * fixed.compute.forward_s[1:] + sum_nodes(terms.air.move_s)
+    move_s = terms.air.move_s
     move_cost = fixed.sender_cost_per_j.move * terms.message_j.move
     move_cost = move_cost + receiving_cost(fixed, terms.received_s).move
     computed = fixed.costs.energy_per_j[1:] * fixed.constant_j[1:]
-    block_cost = computed + sum_nodes(move_cost)
+
+    def of_blocks(move):
+        """What blocks add; of the gateway nothing, since its blocks do not move."""
+        both = sum_nodes(move)
+        return at_others(jnp.concatenate([jnp.zeros_like(both[:1]), both]), fixed.chain.gateway)
+
+    block_s = passes * fixed.compute.forward_s[1:] + of_blocks(move_s)
+    block_cost = computed + of_blocks(move_cost)
+    per_bit = 1.0 / jnp.where(fixed.move_bits > 0, fixed.move_bits, 1.0)
     return LinearCosts(
         forward_s=forward_s,
         backward_s=backward_s,
@@ -93,8 +109,8 @@ def linear_costs(
         rest_cost=terms.cluster_cost - sum_nodes(block_cost),
         block_s=block_s,
         block_cost=block_cost,
-        move_s=terms.air.move_s,
-        move_cost=move_cost,
+        moved_bit_s=per_bit * move_s,
+        moved_bit_cost=per_bit * move_cost,
         stage_s=stage_s,
         waits=waits,
     )
@@ -119,17 +135,15 @@ def cost_at(problem: RoundProblem, linear: LinearCosts, segments: Array) -> tupl
     block_s = sum_nodes(jnp.where(held, segments * linear.block_s, 0.0))
     block_cost = sum_nodes(jnp.where(held, segments * linear.block_cost, 0.0))
     latency_s = linear.rest_s + block_s + linear.waits * longest_s
-    # What moves besides takes as long as a block, by its bits.
     added = partition_additions(problem, segments)
-    bits = jnp.where(held, added.move_bits, 0.0)
+    bits = jnp.broadcast_to(added.move_bits, linear.moved_bit_s.shape)
 
-    def moved(per_block):
-        per_bit = per_block / problem.workload.block_param_bits
+    def moved(per_bit):
         return sum_nodes(sum_nodes(product_or_zero(bits, per_bit)))
 
     node_cost = sum_nodes(unit_costs(problem).energy_per_j * added.node_j)
-    cost = linear.rest_cost + block_cost + moved(linear.move_cost) + node_cost + added.cost
-    return latency_s + added.prepare_s + moved(linear.move_s), cost
+    cost = linear.rest_cost + block_cost + moved(linear.moved_bit_cost) + node_cost + added.cost
+    return latency_s + added.prepare_s + moved(linear.moved_bit_s), cost
 
 
 def fill_sets(
@@ -236,7 +250,7 @@ class NodeCosts(NamedTuple):
 class ActiveSets(NamedTuple):
     """Active sets, and the messages of their nodes at every power, shares being equal."""
 
-    active: Array  # ``[J, N, A, R]``
+    chain: Chain  # ``[J, N, A, R]``
     full_sinr: Array  # of a hop's messages on the whole band, 1 where idle, ``[2, J, N, A, R]``
     bit_s: Array  # time of a bit of both messages of a node, ``[levels, J, N, A, R]``
     hazard: Array  # of a transport block of both, likewise
@@ -257,7 +271,7 @@ class StepCosts(NamedTuple):
 class RankedSets(NamedTuple):
     """Active sets with powers."""
 
-    active: Array  # ``[J, N, A, R]``
+    chain: Chain  # ``[J, N, A, R]``
     full_sinr: Array  # as in :class:`ActiveSets`
     power: Array  # over its maximum, ``[J, N, A, R]``
     balanced_s: Array  # forward time of every device with blocks split at will, ``[N, A, R]``
@@ -287,12 +301,17 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     radio, work = problem.radio, problem.workload
     by_node, received_w = problem.by_node, coupling.interference_w
     gain, max_power_w = by_node.d2d_gain, by_node.d2d_power_max_w
+    gateway = gateway_nodes(problem.routes, len(gain))
+    is_gateway = add_at_gateway(jnp.zeros_like(max_power_w), jnp.ones(()), gateway) > 0
+    to_gateway = at_gateway(jnp.swapaxes(gain, 0, 1), gateway)
+    from_gateway = at_gateway(gain, gateway)
     per_j = unit_costs(problem).energy_per_j
     joules_per_flop = by_node.joules_per_flop[1:]
 
     def block_s(power_w, gain, received_w):
         sinr = d2d_sinr(radio, _levels() * power_w, gain, jnp.ones(()), received_w)
-        return work.block_param_bits * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
+        bit_s = narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
+        return jnp.where(is_gateway, 0.0, work.block_param_bits * bit_s)
 
     return NodeCosts(
         max_power_w=max_power_w,
@@ -300,8 +319,8 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
         receive_per_s=per_j * problem.compute.receive_power_w,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
-        collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
-        distribute_s=block_s(max_power_w[0], gain[0], received_w),
+        collect_s=block_s(max_power_w, to_gateway, at_gateway(received_w, gateway)),
+        distribute_s=block_s(at_gateway(max_power_w, gateway), from_gateway, received_w),
     )
 
 
@@ -315,25 +334,27 @@ def active_sets(
 ) -> ActiveSets:
     """Messages of every set at every power, shares being equal."""
     radio, received_w = problem.radio, coupling.interference_w
-    active = jnp.concatenate([jnp.ones_like(members[:1]), members])
+    members = jnp.concatenate([jnp.ones_like(members[:1]), members])
+    gateway = gateway_nodes(problem.routes, len(members))
+    chain = Chain(members, None if gateway is None else jnp.broadcast_to(gateway, members.shape))
     gain, one = problem.by_node.d2d_gain, jnp.ones(())
     full = d2d_sinr(radio, nodes.max_power_w[:, None], gain, one, received_w[None])
     backward = jnp.swapaxes(full, 0, 1)
-    both = jnp.stack([gain_to_next(full, active), gain_to_next(backward, active)])
-    full_sinr = jnp.where(active, both, 1.0)  # a dead link of an idle node is no link
-    senders = sum_nodes(active.astype(full_sinr.dtype))
+    both = jnp.stack([gain_to_next(full, chain), gain_to_next(backward, chain)])
+    full_sinr = jnp.where(chain.hops, both, 1.0)  # a dead link of an idle node is no link
+    senders = sum_nodes(chain.hops.astype(full_sinr.dtype))
     share_hz = radio.d2d_bandwidth_hz / senders
 
     # A node sends forward to the next one, and backward to the one before.
-    own = full_sinr[0] * senders, from_previous_active(full_sinr[1], active) * senders
-    to_next, to_previous = fusion_barrier(own)
+    ahead, back = fusion_barrier((full_sinr[0] * senders, full_sinr[1] * senders))
 
     def of_both(number):
-        both = number(_levels() * to_next) + number(_levels() * to_previous)
-        return jnp.where(active, both, 0.0)
+        to_next = jnp.where(chain.hops, number(_levels() * ahead), 0.0)
+        to_previous = jax.vmap(lambda by_hop: from_previous(by_hop, chain))
+        return to_next + to_previous(number(_levels() * back))
 
     return ActiveSets(
-        active=active,
+        chain=chain,
         full_sinr=full_sinr,
         bit_s=of_both(lambda sinr: narrowed_bit_time_s(radio, share_hz, sinr)),
         hazard=of_both(lambda sinr: transport_block_hazard(radio, sinr)),
@@ -378,17 +399,19 @@ def rank_sets(
 ) -> RankedSets:
     """Powers of every set, and an estimate of its cost at them."""
     work, compute = problem.workload, problem.compute
-    member = sets.active[1:].astype(step.block_s.dtype)
-    balanced_s = _balanced_time_s(step.block_s, sets.active[1:], work.blocks)
+    chain = sets.chain
+    member = chain.members[1:].astype(step.block_s.dtype)
+    balanced_s = _balanced_time_s(step.block_s, chain.members[1:], work.blocks)
     blocks = member / step.block_s * balanced_s
     power, cost = _cheapest_powers(problem, nodes, sets, step, blocks)
     devices, passes = sum_nodes(member), 1.0 + work.backward_ratio
     busy_s = (work.local_steps * devices + step.waits) * passes * balanced_s
-    overhead_s = 2.0 * work.local_steps * (devices + 1.0) * compute.link_overhead_s
+    hops = sum_nodes(chain.hops.astype(step.block_s.dtype))
+    overhead_s = 2.0 * work.local_steps * hops * compute.link_overhead_s
     energy = sum_nodes(blocks * nodes.block_energy)
-    cost = sum_nodes(jnp.where(sets.active, cost, 0.0)) + energy
+    cost = sum_nodes(jnp.where(chain.active, cost, 0.0)) + energy
     cost = cost + step.latency_per_s * (busy_s + overhead_s)
-    return RankedSets(sets.active, sets.full_sinr, power, balanced_s, cost)
+    return RankedSets(chain, sets.full_sinr, power, balanced_s, cost)
 
 
 def _cheapest_powers(
@@ -396,7 +419,7 @@ def _cheapest_powers(
 ) -> tuple[Array, Array]:
     """The cheapest power of every node of every set, shares being equal.
 
-    Blocks of the devices are collected by them and distributed by the control unit.
+    Blocks are collected from the devices and distributed by the gateway.
 
     Returns:
       Powers over their maxima, and costs of nodes at them, ``[J, N, A, R]`` each.
@@ -406,24 +429,26 @@ def _cheapest_powers(
     # As if the receiver's unit cost were the sender's.
     energy_per_s = max_power_w * nodes.energy_per_j + nodes.receive_per_s
     round_bits = work.local_steps * work.batch * work.activation_bits
+    gateway = gateway_nodes(problem.routes, len(nodes.max_power_w))
+    of_gateway = at_gateway(jnp.swapaxes(energy_per_s, 0, 1), gateway)[:, None]
     per_bit, interference, collect, distribute = fusion_barrier(
         (
             energy_per_s * round_bits,
             max_power_w * nodes.interference_per_w,
             _finite((per_s + energy_per_s) * nodes.collect_s),
-            _finite((per_s + energy_per_s[:, :1]) * nodes.distribute_s),
+            _finite((per_s + of_gateway) * nodes.distribute_s),
         )
     )
     blocks = jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
-    bit_cost = cost_per_bit_s(problem, step, sets.active)
+    bit_cost = cost_per_bit_s(problem, step, sets.chain.hops)
     hazard_cost = cost_per_hazard(problem, step)
     blocks, bit_cost, hazard_cost = fusion_barrier((blocks, bit_cost, hazard_cost))
 
     distributed = sum_nodes(jnp.moveaxis(blocks * distribute, 1, 0))
-    is_control_unit = (jnp.arange(blocks.shape[0]) == 0).reshape(-1, 1, 1, 1)
     cost = (bit_cost + per_bit) * sets.bit_s + hazard_cost * sets.hazard
     cost = cost + interference + blocks * collect
-    cost = fusion_barrier(cost + jnp.where(is_control_unit, distributed[:, None], 0.0))
+    by_gateway = jax.vmap(lambda by_node, own: add_at_gateway(by_node, own, gateway))
+    cost = fusion_barrier(by_gateway(cost, distributed))
     best, least = jnp.full_like(cost[0], LEVELS[0]), cost[0]
     for index, power in enumerate(LEVELS[1:], start=1):
         best = jnp.where(cost[index] < least, power, best)
@@ -435,9 +460,9 @@ def _finite(cost: Array) -> Array:
     return jnp.nan_to_num(cost, nan=_DEAD_LINK, posinf=_DEAD_LINK)
 
 
-def cost_per_bit_s(problem: RoundProblem, step: StepCosts, active: Array) -> Array:
+def cost_per_bit_s(problem: RoundProblem, step: StepCosts, has_hop: Array) -> Array:
     """Cost of a second longer for a bit of a hop's messages, ``[N, A, R]``."""
-    hops = sum_nodes(active.astype(step.bits.dtype))
+    hops = sum_nodes(has_hop.astype(step.bits.dtype))
     bottleneck_part = _BOTTLENECK_PART * problem.radio.hops_per_stage
     waits = (step.micro_batches - 1.0) * bottleneck_part / hops
     return step.latency_per_s * problem.workload.local_steps * step.bits * (1.0 + waits)

@@ -10,7 +10,6 @@ from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last, sum_nodes
 from collapipe_jax.edge.cost.decision import (
-    ActiveNodes,
     Allocation,
     Decision,
     MicroBatches,
@@ -21,7 +20,7 @@ from collapipe_jax.edge.cost.decision import (
     make_decision,
 )
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.solver.certificate import certify
 from collapipe_jax.edge.solver.limits import to_allocation, to_limits, to_logs
@@ -76,7 +75,7 @@ class _State(NamedTuple):
 
 def descend(
     evaluate: Evaluate,
-    active: ActiveNodes,
+    used: Allocation,
     logs: Allocation,
     weights: Weights,
     steps: int | Array,
@@ -87,7 +86,7 @@ def descend(
 
     Args:
       evaluate: with objectives ``[...]``, or ``[N, ...]`` of clusters by themselves.
-      active: nodes of the partition.
+      used: shares and powers that count, as booleans.
       logs: where to start.
       weights: to start with.
       steps: how many points to evaluate, 1 or more; the same for the whole batch.
@@ -100,7 +99,7 @@ def descend(
       exceeded on the way, the last one.
     """
     capped = weights.caps is not None
-    shape = active.shape[2:] if joint else active.shape[1:]
+    shape = used.d2e_share.shape[1:] if joint else used.d2e_share.shape
 
     def body(number, state):
         point = state.ahead, state.weights
@@ -112,11 +111,11 @@ def descend(
         here = Descent(logs, weights, found.objective, found.cluster_latency_s)
         best = here if capped else _better(here, state.best)
         state = state._replace(best=best, evaluation=found if with_evaluation else None)
-        return _step(state, logs, weights, found, active, joint)
+        return _step(state, logs, weights, found, used, joint)
 
-    logs = to_limits(logs, active, joint)
+    logs = to_limits(logs, used, joint)
     highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
-    start = Descent(logs, weights, highest, jnp.full(active.shape[1:], jnp.inf))
+    start = Descent(logs, weights, highest, jnp.full(used.d2e_share.shape, jnp.inf))
     state = _State(logs, logs, weights, start, one, jnp.zeros(shape), highest, one < 0, None)
     if not with_evaluation:
         return jax.lax.fori_loop(0, steps, body, state).best
@@ -138,14 +137,14 @@ def _step(
     logs: Allocation,
     weights: Weights,
     found: Evaluation,
-    active: ActiveNodes,
+    used: Allocation,
     joint: bool,
 ) -> _State:
     """One accelerated step from an evaluated point, or back to the best one."""
     total = sum_nodes if joint else lambda by_cluster: by_cluster
     slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), found.slope)
     metric = _metric(found.curvature, slope, logs, state.step, total)
-    moved = _projected_step(logs, slope, metric, active, joint)
+    moved = _projected_step(logs, slope, metric, used, joint)
     # Momentum starts anew after a step uphill, or one that overshot.
     uphill = total(_along(slope, moved, state.reached)) > 0
     back = _overshot(state, found, capped=weights.caps is not None)
@@ -155,7 +154,7 @@ def _step(
     reached, ahead = jax.tree.map(
         lambda best, new: jnp.where(back, best, new),
         (state.best.logs, state.best.logs),
-        (moved, to_limits(ahead, active, joint)),
+        (moved, to_limits(ahead, used, joint)),
     )
     rose = found.smooth > state.last
     recovers = back | (state.recovers & ~rose)
@@ -206,18 +205,18 @@ def _metric(curvature, slope, logs, step, total) -> Allocation:
     return jax.tree.map(lambda c: c / step, with_bands)
 
 
-def _projected_step(logs, slope, metric, active, joint) -> Allocation:
+def _projected_step(logs, slope, metric, used, joint) -> Allocation:
     """A step down the slope, projected to simplices and boxes in the step's own metric."""
 
     def step(log, slope, metric):
         return log - jnp.clip(slope / metric, -_LARGEST_MOVE, _LARGEST_MOVE)
 
     moved = jax.tree.map(step, logs, slope, metric)
-    d2d_share = _project_band(moved.d2d_share, logs.d2d_share, metric.d2d_share, active)
+    d2d_share = _project_band(moved.d2d_share, logs.d2d_share, metric.d2d_share, used.d2d_share)
     d2e_share = moved.d2e_share
     if joint:
-        d2e_share = _project_band(d2e_share, logs.d2e_share, metric.d2e_share, active[0])
-    return to_limits(moved._replace(d2d_share=d2d_share, d2e_share=d2e_share), active, joint)
+        d2e_share = _project_band(d2e_share, logs.d2e_share, metric.d2e_share, used.d2e_share)
+    return to_limits(moved._replace(d2d_share=d2d_share, d2e_share=d2e_share), used, joint)
 
 
 def _project_band(moved: Array, logs: Array, metric: Array, used: Array) -> Array:
@@ -277,15 +276,14 @@ def allocate(problem: RoundProblem, decision: Decision, steps: int = 200) -> Sol
     solve = batch_last(functools.partial(allocate_batch, steps=steps))
     found = solve(*jax.lax.stop_gradient((problem, decision)))
     start = evaluate(problem, decision).objective
-    better = found.objective < start
+    better, decision = found.objective < start, decision.replace(routes=found.decision.routes)
     chosen = jax.tree.map(lambda new, old: jnp.where(better, new, old), found.decision, decision)
     return found._replace(decision=chosen, objective=jnp.minimum(found.objective, start))
 
 
 def allocate_batch(problem: RoundProblem, decision: Decision, steps: int) -> Solution:
     """:func:`allocate` with batch axes; the best point of the descent, without the start."""
-    partition = decision_partition(decision)
-    fixed = fix_partition(problem, *partition)
+    partition, fixed = decision_partition(decision), fix_decision(problem, decision)
     start, weights = to_logs(fixed, decision), initial_weights(fixed)
     descent = descend_jointly(fixed, start, weights, steps, with_evaluation=True)
     assert descent.evaluation is not None
@@ -312,7 +310,9 @@ def descend_jointly(
         slope = jax.tree.map(lambda moves, s: jnp.where(moves, s, 0.0), free, found.slope)
         return found._replace(slope=slope)
 
-    return descend(evaluate, fixed.active, logs, weights, steps, with_evaluation=with_evaluation)
+    return descend(
+        evaluate, fixed.chain.used, logs, weights, steps, with_evaluation=with_evaluation
+    )
 
 
 def descend_clusters(
@@ -328,7 +328,13 @@ def descend_clusters(
     weights = weights._replace(cluster=jnp.full((2, *weights.cluster.shape), 0.5))
     evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
     return descend(
-        evaluate, fixed.active, logs, weights, steps, joint=False, with_evaluation=with_evaluation
+        evaluate,
+        fixed.chain.used,
+        logs,
+        weights,
+        steps,
+        joint=False,
+        with_evaluation=with_evaluation,
     )
 
 
@@ -340,14 +346,16 @@ def certified(
     evaluation: Evaluation,
 ) -> Solution:
     """An evaluated point as a solution; with batch axes."""
-    certificate = certify(evaluation, logs, fixed.active)
+    certificate = certify(evaluation, logs, fixed.chain.used)
     objective = evaluation.objective
     close = objective - certificate.lower_bound <= TOLERANCE * objective
     status = jnp.where(close, OPTIMAL, STEP_LIMIT)
     status = jnp.where(jnp.isfinite(objective), status, BROKEN)
-    status = jnp.where(jnp.any(fixed.active[0], axis=0), status, NO_CLUSTER)
+    status = jnp.where(jnp.any(fixed.chain.members[0], axis=0), status, NO_CLUSTER)
     return Solution(
-        decision=make_decision(segments, micro_batches, to_allocation(fixed, logs), fixed.active),
+        decision=make_decision(
+            segments, micro_batches, to_allocation(fixed, logs), fixed.chain.used, fixed.routes
+        ),
         objective=objective,
         lower_bound=certificate.lower_bound,
         residual=certificate.residual,

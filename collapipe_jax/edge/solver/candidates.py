@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.core.batch_axis import max_nodes
-from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_partition
+from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.edge.cost.objective import round_objective
@@ -61,6 +61,13 @@ class Candidates(NamedTuple):
     micro_batches: Array  # ``[N, C, R]``
     logs: Allocation  # logarithms of shares and powers, each ``[..., C, R]``
     weights: Weights  # of the maxima, likewise
+    routes: Routes | None = None  # where gateways are decided: ``[N, C, R]`` and ``[C, R]``
+
+    def fix(self, problem: RoundProblem, fix: "FixPartition" = fix_partition) -> FixedPartition:
+        """Their partitions and routes, fixed; a problem for them has an axis of candidates."""
+        if self.routes is not None:
+            problem = problem.replace(routes=self.routes)
+        return fix(problem, self.segments, self.micro_batches)
 
 
 def with_candidate_axis(tree):
@@ -82,6 +89,7 @@ def candidate_of(fixed: FixedPartition, decision: Decision) -> Candidates:
         micro_batches=micro_batches.astype(number),
         logs=to_logs(fixed, decision),
         weights=initial_weights(fixed),
+        routes=decision.routes,
     )
 
 
@@ -104,7 +112,10 @@ def starting_candidates(
     stacked = jax.tree.map(
         lambda *leaves: jnp.stack(leaves, axis=-2), *(start.decision for start in starts)
     )
-    fixed = fix(with_candidate_axis(problem), *decision_partition(stacked))
+    wide = with_candidate_axis(problem)
+    if stacked.routes is not None:
+        wide = wide.replace(routes=stacked.routes)
+    fixed = fix(wide, *decision_partition(stacked))
     candidates, power = candidate_of(fixed, stacked), jnp.array([start.power for start in starts])
     logs = candidates.logs
     lower = logs._replace(d2d_power=logs.d2d_power + jnp.log(power)[:, None])
@@ -197,4 +208,15 @@ def mix(candidates: Candidates, choices: Array, cluster_weight: Array) -> Candid
             uplink=pick(weights.uplink, 0),
             caps=None if weights.caps is None else pick(weights.caps, 1),
         ),
+        routes=_mixed_routes(candidates.routes, choices),
+    )
+
+
+def _mixed_routes(routes: Routes | None, choices: Array) -> Routes | None:
+    """Gateways of mixed candidates; all candidates broadcast alike."""
+    if routes is None:
+        return None
+    return Routes(
+        gateway=jnp.take_along_axis(routes.gateway, choices, axis=-2),
+        broadcast=jnp.broadcast_to(routes.broadcast[:1], choices.shape[1:]),
     )

@@ -7,7 +7,7 @@ from jax import Array
 from jaxtyping import Float
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.decision import ActiveNodes, Allocation
+from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, LEAST_LOG_SHARE
 from collapipe_jax.edge.solver.smooth_objective import Evaluation
 
@@ -30,7 +30,7 @@ class Certificate(NamedTuple):
 
 
 def certify(
-    evaluation: Evaluation, logs: Allocation, active: ActiveNodes, joint: bool = True
+    evaluation: Evaluation, logs: Allocation, used: Allocation, joint: bool = True
 ) -> Certificate:
     """Certificate of a point from the smooth objective there.
 
@@ -40,20 +40,20 @@ def certify(
     Args:
       evaluation: of the point.
       logs: the point.
-      active: nodes of the partition.
+      used: shares and powers that count, as booleans.
       joint: whether clusters share an objective and the D2E band. If not, the numbers are
         those of every cluster by itself, ``[N, ...]``.
     """
-    slope, participates = evaluation.slope, active[0]
+    slope = evaluation.slope
     total = sum_nodes if joint else lambda by_cluster: by_cluster
 
     def over_limits(on_band, in_box):
-        d2e_band = slope.d2e_share, logs.d2e_share, participates
+        d2e_band = slope.d2e_share, logs.d2e_share, used.d2e_share
         if not joint:
             d2e_band = (values[None] for values in d2e_band)
-        d2d = on_band(slope.d2d_share, logs.d2d_share, active)
-        d2d = d2d + sum_nodes(in_box(slope.d2d_power, logs.d2d_power, active))
-        d2e_power = in_box(slope.d2e_power, logs.d2e_power, participates)
+        d2d = on_band(slope.d2d_share, logs.d2d_share, used.d2d_share)
+        d2d = d2d + sum_nodes(in_box(slope.d2d_power, logs.d2d_power, used.d2d_power))
+        d2e_power = in_box(slope.d2e_power, logs.d2e_power, used.d2e_power)
         return total(d2d + d2e_power) + on_band(*d2e_band)
 
     size = jnp.where(evaluation.objective > 0, evaluation.objective, 1.0)

@@ -15,16 +15,15 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last, fusion_barrier, sum_nodes
-from collapipe_jax.edge.cost.chain import at_next_active
+from collapipe_jax.edge.cost.chain import at_next, chain_of
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import (
     Allocation,
     Decision,
-    active_nodes,
-    decision_partition,
+    Routes,
 )
 from collapipe_jax.edge.cost.feasibility import can_run
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs, links_at, round_links
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -50,9 +49,11 @@ from collapipe_jax.edge.solver.candidates import (
     Candidates,
     FixPartition,
     candidate_of,
+    join,
     repeat,
     with_candidate_axis,
 )
+from collapipe_jax.edge.solver.gateways import likely_gateways
 from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
 from collapipe_jax.edge.solver.smooth_objective import (
@@ -63,6 +64,7 @@ from collapipe_jax.edge.solver.smooth_objective import (
 
 _FILLED_SETS = 8
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""
+_LIKELY_GATEWAYS = 2
 _OF_A_SET = 3
 """Candidates of an active set that rank with those of others; its further ones come last. Chosen on
 random networks."""
@@ -80,6 +82,7 @@ class ClusterCandidates(NamedTuple):
     log_share: Array  # an estimate to start from, ``[J, N, C, R]``
     log_power: Array  # over its maximum, likewise
     cost: Array  # estimated, infinite where there is no candidate, ``[N, C, R]``
+    gateway: Array | None = None  # where gateways are decided, ``[N, C, R]``
 
 
 def search_clusters(
@@ -111,11 +114,36 @@ def search_clusters(
         linear, share = _linear_costs(wide, tentative, others, ranked, step)
         return _fill(wide, others, ranked, linear, share, step, _capacity(wide, ranked, step))
 
-    def side_by_side(leaf):
-        by_set = jnp.moveaxis(leaf, 0, -3)
-        return by_set.reshape(*by_set.shape[:-3], -1, by_set.shape[-1])
+    return jax.tree.map(_side_by_side, jax.lax.map(of_choice, choices))
 
-    return jax.tree.map(side_by_side, jax.lax.map(of_choice, choices))
+
+def _side_by_side(leaf: Array) -> Array:
+    """Candidates of several searches, ``[S, ..., C, R]``, as ``[..., S C, R]``."""
+    by_search = jnp.moveaxis(leaf, 0, -3)
+    return by_search.reshape(*by_search.shape[:-3], -1, by_search.shape[-1])
+
+
+def search_gateways(
+    problem: RoundProblem, routes: Routes, allocation: Allocation, coupling: Coupling
+) -> ClusterCandidates:
+    """:func:`search_clusters` with the gateways of the routes and the likeliest others.
+
+    Args:
+      problem: with batch axis ``[R]``.
+      routes: of the incumbent, ``[N, R]`` and ``[R]``.
+      allocation: as in :func:`search_clusters`.
+      coupling: likewise.
+    """
+    others = likely_gateways(problem, _LIKELY_GATEWAYS)
+    gateways = jnp.concatenate([routes.gateway[None].astype(others.dtype), others])
+
+    def search(gateway):
+        through = problem.replace(routes=routes.replace(gateway=gateway))
+        found = search_clusters(through, allocation, coupling)
+        gateway = jnp.broadcast_to(gateway[:, None], found.cost.shape)
+        return found._replace(gateway=gateway)
+
+    return jax.tree.map(_side_by_side, jax.lax.map(search, gateways))
 
 
 def diverse(found: ClusterCandidates, count: int) -> ClusterCandidates:
@@ -153,7 +181,7 @@ def _least(tree, cost: Array, count: int):
 
 def _capacity(problem: RoundProblem, sets: RankedSets, step: StepCosts) -> Array:
     """Most blocks of every device in every set, ``[K, N, A, R]``; of GPipe 1 in place of ``A``."""
-    active, count = sets.active[1:], step.micro_batches
+    active, count = sets.chain.members[1:], step.micro_batches
     memory_bytes = problem.by_node.memory_bytes
     capacity = set_capacity(problem.workload, memory_bytes, count, active, axis=0)
     return capacity.astype(step.block_s.dtype)
@@ -161,7 +189,7 @@ def _capacity(problem: RoundProblem, sets: RankedSets, step: StepCosts) -> Array
 
 def _select(sets: RankedSets, capacity: Array, blocks: int) -> RankedSets:
     """The first sets by rank that can hold the blocks."""
-    member = sets.active[1:].astype(capacity.dtype)
+    member = sets.chain.members[1:].astype(capacity.dtype)
     fits = (sum_nodes(member * capacity) >= blocks) & (sum_nodes(member) <= blocks)
     cost = jnp.where(fits, jnp.nan_to_num(sets.cost, nan=jnp.inf), jnp.inf)
     return _least(sets, cost, _FILLED_SETS)
@@ -175,19 +203,19 @@ def _linear_costs(
     step: StepCosts,
 ) -> tuple[LinearCosts, Array]:
     """Cost of sets at their powers, and shares ``[J, N, A, R]`` of the D2D band."""
-    radio, active = problem.radio, sets.active
-    full_sinr = jnp.stack([sets.power, at_next_active(sets.power, active)]) * sets.full_sinr
-    share = _shares(problem, active, full_sinr, step, sets.balanced_s)
-    share = _narrowed_shares(problem, active, full_sinr, step, share)
-    power_w = jnp.where(active, sets.power * problem.by_node.d2d_power_max_w, 0.0)
-    segments = active[1:].astype(step.block_s.dtype)
-    micro_batches = jnp.broadcast_to(step.micro_batches, active.shape[1:])
+    radio, chain, hops = problem.radio, sets.chain, sets.chain.hops
+    full_sinr = jnp.stack([sets.power, at_next(sets.power, chain)]) * sets.full_sinr
+    share = _shares(problem, hops, full_sinr, step, sets.balanced_s)
+    share = _narrowed_shares(problem, hops, full_sinr, step, share)
+    power_w = jnp.where(chain.active, sets.power * problem.by_node.d2d_power_max_w, 0.0)
+    segments = chain.members[1:].astype(step.block_s.dtype)
+    micro_batches = jnp.broadcast_to(step.micro_batches, segments.shape[1:])
     fixed = fix_partition(problem, segments, micro_batches, terms=())
     allocation = tentative._replace(d2d_share=share, d2d_power=power_w)
     sinr = link_sinrs(fixed, allocation, coupling.interference_w)
     hop_sinr = full_sinr / share  # as known already
     if radio.retransmissions == "reliable":  # attempts of idle nodes could overflow
-        hop_sinr = jnp.where(active, hop_sinr, 1.0)
+        hop_sinr = jnp.where(hops, hop_sinr, 1.0)
     links = links_at(fixed, sinr._replace(hop=hop_sinr))
     terms = round_terms(fixed, allocation, links=links)
 
@@ -196,38 +224,38 @@ def _linear_costs(
     return linear._replace(rest_cost=linear.rest_cost + interference), share
 
 
-def _shares(problem, active, full_sinr, step: StepCosts, balanced_s) -> Array:
+def _shares(problem, has_hop, full_sinr, step: StepCosts, balanced_s) -> Array:
     """Shares of the hops by their times at equal ones.
 
     In proportion to the times, which makes them equal, where hops are the bottleneck; to
     their roots, which makes the sum least, where devices are.
 
     Returns:
-      ``[J, N, A, R]``; 1 on idle nodes.
+      ``[J, N, A, R]``; 1 where no hop starts.
     """
     band_hz = problem.radio.d2d_bandwidth_hz
-    hops = sum_nodes(active.astype(full_sinr.dtype))
+    hops = sum_nodes(has_hop.astype(full_sinr.dtype))
     equal_s = narrowed_bit_time_s(problem.radio, band_hz / hops, full_sinr * hops)
     equal_s = equal_s[0] + equal_s[1]
     stage_bits = 0.5 * problem.radio.hops_per_stage * step.bits
-    stage_s = stage_bits * sum_nodes(jnp.where(active, equal_s, 0.0)) / hops
+    stage_s = stage_bits * sum_nodes(jnp.where(has_hop, equal_s, 0.0)) / hops
     hops_wait = (stage_s > balanced_s) & (step.micro_batches > 1.0)
-    wanted = jnp.where(active, jnp.where(hops_wait, equal_s, jnp.sqrt(equal_s)), 0.0)
-    return jnp.where(active, wanted / sum_nodes(wanted), 1.0)
+    wanted = jnp.where(has_hop, jnp.where(hops_wait, equal_s, jnp.sqrt(equal_s)), 0.0)
+    return jnp.where(has_hop, wanted / sum_nodes(wanted), 1.0)
 
 
-def _narrowed_shares(problem, active, full_sinr, step: StepCosts, share) -> Array:
+def _narrowed_shares(problem, has_hop, full_sinr, step: StepCosts, share) -> Array:
     """Shares narrowed where losses cost more than time.
 
     docs/dssra.md, partitions of a cluster, derives the hazard to aim at.
     """
     radio = problem.radio
     bit_s = bit_time_s(radio, share * radio.d2d_bandwidth_hz, full_sinr / share)
-    time_cost = (bit_s[0] + bit_s[1]) * cost_per_bit_s(problem, step, active)
+    time_cost = (bit_s[0] + bit_s[1]) * cost_per_bit_s(problem, step, has_hop)
     hazard_cost = jnp.maximum(cost_per_hazard(problem, step), _LEAST_COST)
     hazard = (1.0 - _EXPECTED_ELASTICITY) * time_cost / (radio.harq_attempts * hazard_cost)
     wanted = sinr_at_hazard(radio, jnp.clip(hazard, *_TARGET_HAZARD))
-    return jnp.where(active, jnp.minimum(share, jnp.min(full_sinr, axis=0) / wanted), 1.0)
+    return jnp.where(has_hop, jnp.minimum(share, jnp.min(full_sinr, axis=0) / wanted), 1.0)
 
 
 def _fill(
@@ -246,7 +274,7 @@ def _fill(
         cost = coupled_latency_cost(coupling, unit_costs(problem), latency_s) + cost
         return fusion_barrier(_within_range(cost))
 
-    blocks, active = problem.workload.blocks, sets.active[1:]
+    blocks, active = problem.workload.blocks, sets.chain.members[1:]
     segments, cost = fill_sets(linear, active, capacity, blocks, step.latency_per_s, cost_of)
     return ClusterCandidates(
         segments=segments,
@@ -312,28 +340,33 @@ def _moves(devices: int) -> np.ndarray:
     return one[:, takers] - one[:, givers]
 
 
-def inherited_allocation(own: Candidates, segments: Array) -> Allocation:
-    """Logarithms of the allocation of a decision for other segments of its clusters.
+def inherited_allocation(
+    own: Candidates, segments: Array, routes: Routes | None = None
+) -> Allocation:
+    """Logarithms of the allocation of a decision for other segments or gateways of its clusters.
 
-    A device that joins takes a mean share, and its control unit's part of its largest power. All
+    A node that joins takes a mean share, and its control unit's part of its largest power. All
     shares are then scaled to their former sum.
 
     Args:
       own: the decision, without an axis of candidates.
       segments: ``[K, N, C, R]``.
+      routes: ``[N, C, R]`` and ``[1, R]``, if the decision has any.
     """
-    before, after = active_nodes(own.segments, axis=0), active_nodes(segments, axis=0)
-    share = jnp.where(before, jnp.exp(own.logs.d2d_share), 0.0)
+    before = chain_of(own.segments, own.routes).used
+    after = chain_of(segments, routes).used
+    share = jnp.where(before.d2d_share, jnp.exp(own.logs.d2d_share), 0.0)
     total = jnp.sum(share, axis=0)
-    mean = total / jnp.maximum(jnp.sum(before, axis=0), 1)
+    mean = total / jnp.maximum(jnp.sum(before.d2d_share, axis=0), 1)
     share, before, total, log_power = with_candidate_axis(
-        (jnp.where(before, share, mean), before, total, own.logs.d2d_power)
+        (jnp.where(before.d2d_share, share, mean), before, total, own.logs.d2d_power)
     )
-    used = jnp.sum(jnp.where(after, share, 0.0), axis=0)
-    log_share = jnp.log(share * total / jnp.maximum(used, 1e-30))
-    log_power = jnp.where(before, log_power, log_power[0])
+    scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
+    log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
+    log_power = jnp.where(before.d2d_power, log_power, log_power[0])
     return repeat(own.logs, segments.shape[2])._replace(
-        d2d_share=jnp.where(after, log_share, 0.0), d2d_power=jnp.where(after, log_power, 0.0)
+        d2d_share=jnp.where(after.d2d_share, log_share, 0.0),
+        d2d_power=jnp.where(after.d2d_power, log_power, 0.0),
     )
 
 
@@ -342,6 +375,7 @@ def neighbour_candidates(
     own: Candidates,
     coupling: Coupling,
     fix: FixPartition = fix_partition,
+    gateways: bool = False,
 ) -> ClusterCandidates:
     """Neighbours of every cluster by itself, at the cost of the inherited allocation.
 
@@ -350,10 +384,16 @@ def neighbour_candidates(
       own: the decision, without an axis of candidates.
       coupling: to the other clusters.
       fix: fixes a partition.
+      gateways: whether its own partition with another gateway is a neighbour, too.
     """
-    others = neighbours(problem, own.segments, own.micro_batches)
-    logs = inherited_allocation(own, others.segments)
+    others, routes = neighbours(problem, own.segments, own.micro_batches), own.routes
     problem, coupling = with_candidate_axis((problem, coupling))
+    if gateways:
+        assert routes is not None
+        others, gateway = _with_gateways(problem, own, others)
+        routes = Routes(gateway=gateway, broadcast=routes.broadcast[None])
+        problem = problem.replace(routes=routes)
+    logs = inherited_allocation(own, others.segments, problem.routes)
     fixed = fix(problem, others.segments, others.micro_batches)
     allocation = to_allocation(fixed, logs)
     links = round_links(fixed, allocation, coupling.interference_w)
@@ -367,7 +407,35 @@ def neighbour_candidates(
         log_share=logs.d2d_share,
         log_power=logs.d2d_power,
         cost=jnp.where(others.possible, cost, jnp.inf),
+        gateway=None if routes is None or not gateways else routes.gateway,
     )
+
+
+def _with_gateways(
+    problem: RoundProblem, own: Candidates, others: Neighbours
+) -> tuple[Neighbours, Array]:
+    """Neighbours, and the own partition with every other gateway that is there.
+
+    Args:
+      problem: with an axis of candidates.
+      own: the decision, without this axis.
+      others: neighbours with the own gateways.
+
+    Returns:
+      All neighbours, and their gateways ``[N, J, R]``.
+    """
+    memory_bytes = problem.by_node.memory_bytes[:, :, 0]
+    is_there = jnp.concatenate([jnp.ones_like(memory_bytes[:1]), memory_bytes]) > 0
+    nodes = len(is_there)
+    assert own.routes is not None
+    gateway = own.routes.gateway[:, None]
+    every = jnp.arange(nodes, dtype=gateway.dtype)[None, :, None]
+    differs = jnp.swapaxes(is_there, 0, 1) & (every != gateway)
+    differs &= jnp.any(own.segments > 0, axis=0)[:, None]
+    same = Neighbours(repeat(own.segments, nodes), repeat(own.micro_batches, nodes), differs)
+    kept = jnp.broadcast_to(gateway, others.possible.shape)
+    changed = jnp.broadcast_to(every, differs.shape)
+    return join(others, same), jnp.concatenate([kept, changed], axis=1)
 
 
 def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int = 200) -> Array:
@@ -385,8 +453,8 @@ def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int =
 
 
 def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int) -> Array:
-    fixed = fix_partition(problem, *decision_partition(decision))
-    own = candidate_of(fixed, decision)
+    fixed = fix_decision(problem, decision)
+    problem, own = problem.replace(routes=fixed.routes), candidate_of(fixed, decision)
     others = neighbours(problem, own.segments, own.micro_batches)
     clusters, count = others.possible.shape[:2]
     changes = jnp.repeat(jnp.eye(clusters, dtype=bool), count, axis=1)[..., None]  # [N, N C, 1]
@@ -397,7 +465,7 @@ def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int)
 
     segments = of_changed(others.segments, own.segments, changes)
     micro_batches = of_changed(others.micro_batches, own.micro_batches, changes)
-    logs = inherited_allocation(own, segments)
+    logs = inherited_allocation(own, segments, with_candidate_axis(own.routes))
     fixed = fix_partition(with_candidate_axis(problem), segments, micro_batches)
     found = descend_jointly(fixed, logs, initial_weights(fixed), steps).objective
     return jnp.where(others.possible, found.reshape(others.possible.shape), jnp.inf)

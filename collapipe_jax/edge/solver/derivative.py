@@ -17,8 +17,8 @@ from jax import Array
 from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.edge.cost.chain import (
     Messages,
-    at_next_active,
-    from_previous_active,
+    at_next,
+    from_previous,
     sum_by_receiver,
     sum_by_sender,
 )
@@ -103,7 +103,7 @@ def _by_hop(fixed: FixedPartition, by_stage: PerNode) -> PerNode:
     """Numbers of D2D stages, summed over the stages that a hop is part of."""
     if fixed.radio.duplex == "full":
         return by_stage
-    return by_stage + at_next_active(by_stage, fixed.active)
+    return by_stage + at_next(by_stage, fixed.chain)
 
 
 def _hop_stiffness(fixed: FixedPartition, stiffness: Array, part: Array) -> PerNode:
@@ -157,7 +157,7 @@ def interference_cost_per_w(
 ) -> PerNode:
     """Cost of a watt of every node on other clusters, by what its receivers hear already."""
     noise_w = fixed.radio.d2d_bandwidth_hz * fixed.radio.node_noise_w_per_hz + received_w
-    heard = sum_by_receiver(sinrs.total.hop, sinrs.total.move, fixed.active)
+    heard = sum_by_receiver(sinrs.total.hop, sinrs.total.move, fixed.chain)
     return interference_w(fixed.cross_gain_to, heard / noise_w)
 
 
@@ -169,16 +169,16 @@ def slope(
     bandwidth_cost: PerCluster,
 ) -> Allocation:
     """Slope by the logarithms of shares and powers, 0 where idle."""
-    active, participates = fixed.active, fixed.active[0]
+    chain, used = fixed.chain, fixed.chain.used
     time, sinr, energy = times.total, sinrs.total, times.energy
     d2d_share = sinr.hop[0] + sinr.hop[1] - (time.hop[0] + time.hop[1])
-    d2d_power = sum_by_sender(energy.hop - sinr.hop, energy.move - sinr.move, active)
+    d2d_power = sum_by_sender(energy.hop - sinr.hop, energy.move - sinr.move, chain)
     d2e_share = sinr.uplink - time.uplink - times.downlink + bandwidth_cost
     return Allocation(
-        d2d_share=jnp.where(active, d2d_share, 0.0),
-        d2d_power=jnp.where(active, d2d_power + interference_cost, 0.0),
-        d2e_share=jnp.where(participates, d2e_share, 0.0),
-        d2e_power=jnp.where(participates, energy.uplink - sinr.uplink, 0.0),
+        d2d_share=jnp.where(used.d2d_share, d2d_share, 0.0),
+        d2d_power=jnp.where(used.d2d_power, d2d_power + interference_cost, 0.0),
+        d2e_share=jnp.where(used.d2e_share, d2e_share, 0.0),
+        d2e_power=jnp.where(used.d2e_power, energy.uplink - sinr.uplink, 0.0),
     )
 
 
@@ -195,7 +195,7 @@ def curvature(
 
     docs/dssra.md says which second derivatives it takes.
     """
-    active, sharpness = fixed.active, 1.0 / temperature
+    chain, sharpness = fixed.chain, 1.0 / temperature
     energy, is_reliable = times.energy, fixed.radio.retransmissions == "reliable"
     time, down_time = _time_curvatures(fixed, terms, times, sharpness)
     loss = _loss_curvatures(fixed, terms, marginals, times, sinrs)
@@ -216,14 +216,14 @@ def curvature(
     up_part, up_time = times.total.uplink - energy.uplink, time.uplink
     down_part = times.downlink - times.received.uplink
     power_part = sinrs.time.hop * hop_part
-    power_part = power_part[0] + from_previous_active(power_part[1], active)
+    power_part = power_part[0] + from_previous(power_part[1], chain)
     if is_reliable:
         steep = _steepness(sinrs.time.uplink)
         hop_part, up_part = hop_part * _steepness(sinrs.time.hop), up_part * steep
         up_time = up_time * steep**2
     return Allocation(
         d2d_share=share + spread * sum_nodes(hop_part) ** 2,
-        d2d_power=sum_by_sender(hop, move, active) + interference_cost + spread * power_part**2,
+        d2d_power=sum_by_sender(hop, move, chain) + interference_cost + spread * power_part**2,
         d2e_share=up_time + loss.uplink + down_time + spread * (up_part + down_part) ** 2,
         d2e_power=uplink + spread * (sinrs.time.uplink * up_part) ** 2,
     )

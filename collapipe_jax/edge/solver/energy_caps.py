@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.chain import Messages, at_next_active, sum_by_sender
+from collapipe_jax.edge.cost.chain import Messages, at_gateway, at_next, sum_by_sender
 from collapipe_jax.edge.cost.decision import Allocation, MicroBatches, PerCluster, PerNode, Segments
 from collapipe_jax.edge.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
 from collapipe_jax.edge.cost.latency import air_times
@@ -138,12 +138,12 @@ def cap_curvature(
 ) -> Allocation:
     """Stiffness times squared slopes of energies, by shares and powers."""
     rising_j = _rising_energy(smooth.message_j, sinrs.time)
-    d2d_j = sum_by_sender(rising_j.hop, rising_j.move, fixed.active)
-    at_next = at_next_active(stiffness, fixed.active)
-    by_share = stiffness * rising_j.hop[0] ** 2 + at_next * rising_j.hop[1] ** 2
-    uplink = stiffness[0] * rising_j.uplink**2
+    d2d_j = sum_by_sender(rising_j.hop, rising_j.move, fixed.chain)
+    of_next = at_next(stiffness, fixed.chain)
+    by_share = stiffness * rising_j.hop[0] ** 2 + of_next * rising_j.hop[1] ** 2
+    uplink = at_gateway(stiffness, fixed.chain.gateway) * rising_j.uplink**2
     return Allocation(
-        d2d_share=jnp.where(fixed.active, by_share, 0.0),
+        d2d_share=jnp.where(fixed.chain.hops, by_share, 0.0),
         d2d_power=jnp.where(fixed.active, stiffness * d2d_j**2, 0.0),
         d2e_share=uplink,
         d2e_power=uplink,
@@ -178,9 +178,10 @@ def scale_powers_to_caps(fixed: FixedPartition, logs: Allocation, weights: Weigh
     assert caps is not None
 
     def shifted(shift):
+        of_gateway = at_gateway(shift, fixed.chain.gateway)
         return logs._replace(
             d2d_power=jnp.maximum(logs.d2d_power + shift, LEAST_LOG_POWER),
-            d2e_power=jnp.maximum(logs.d2e_power + shift[0], LEAST_LOG_POWER),
+            d2e_power=jnp.maximum(logs.d2e_power + of_gateway, LEAST_LOG_POWER),
         )
 
     def newton(_, shift):

@@ -21,9 +21,9 @@ from jax import Array
 from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import set_capacity
-from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_partition
+from collapipe_jax.edge.cost.decision import Allocation, Decision
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.solver.allocate import (
@@ -171,7 +171,7 @@ class _Found(NamedTuple):
 @jax.jit
 def _point_of(problem: RoundProblem, decision: Decision) -> _Point:
     def find(problem, decision):
-        fixed = fix_partition(problem, *decision_partition(decision))
+        fixed = fix_decision(problem, decision)
         return _Point(to_logs(fixed, decision), initial_weights(fixed))
 
     return batch_last(find)(problem, decision)
@@ -276,7 +276,7 @@ def bound_clusters(
         start = Allocation(node, node, node[0] - jnp.log(1.0 * node.shape[1]), node[0])
         found = descend_clusters(fixed, start, coupling, _CLUSTER_STEPS, with_evaluation=True)
         assert found.evaluation is not None
-        bound = certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
+        bound = certify(found.evaluation, found.logs, fixed.chain.used, joint=False).lower_bound
         latency_s = found.evaluation.cluster_latency_s
         return ClusterBounds(bound, latency_s, _Point(found.logs, found.weights))
 

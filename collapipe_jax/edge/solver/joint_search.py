@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.core.batch_axis import max_nodes
-from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.decision import Allocation, Routes
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.link_quality import received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -38,6 +38,7 @@ from collapipe_jax.edge.solver.cluster_search import (
     diverse,
     neighbour_candidates,
     search_clusters,
+    search_gateways,
 )
 from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, coupled_latency_cost
@@ -54,6 +55,7 @@ class SearchConfig(NamedTuple):
       cluster_candidates: partitions of a cluster, besides its own.
       cluster_steps: gradient steps on each of these, its cluster by itself.
       starts: of ``dssra``, at least. Small networks have more anyway.
+      gateways: whether gateways are decided; the problem then has routes to start from.
     """
 
     allocation_steps: tuple[int, ...] = (20, 20, 20, 40, 60)
@@ -61,6 +63,7 @@ class SearchConfig(NamedTuple):
     cluster_candidates: int = 8
     cluster_steps: int | Array = 8
     starts: int = 1
+    gateways: bool = False
 
 
 class Incumbent(NamedTuple):
@@ -100,8 +103,7 @@ def optimise(
     fix: FixPartition = fix_partition,
 ) -> Incumbent:
     """Optimise the allocation of every candidate, and take the best."""
-    problem = with_candidate_axis(problem)
-    fixed = fix(problem, candidates.segments, candidates.micro_batches)
+    fixed = candidates.fix(with_candidate_axis(problem), fix)
     start = candidates.logs, candidates.weights
     descent = descend_jointly(fixed, *start, steps, with_evaluation=True)
     candidates = candidates._replace(logs=descent.logs, weights=descent.weights)
@@ -126,18 +128,22 @@ def propose_partitions(
 
     # Every cluster by itself, at the interference of the incumbent.
     def search():
-        found = search_clusters(problem, allocation, coupling)
+        if config.gateways:
+            assert own.routes is not None
+            found = search_gateways(problem, own.routes, allocation, coupling)
+        else:
+            found = search_clusters(problem, allocation, coupling)
         return diverse(found, config.cluster_candidates)
 
     def look_nearby():
-        return neighbour_candidates(problem, own, coupling, fix)
+        return neighbour_candidates(problem, own, coupling, fix, config.gateways)
 
     found = search() if nearby is None else _either(nearby, look_nearby, search)
     found = cheapest(found, config.cluster_candidates)
     candidates = _with_own(found, own)
     # Some gradient steps tell which of these candidates are good.
     wide_problem, wide_coupling = with_candidate_axis((problem, coupling))
-    wide = fix(wide_problem, candidates.segments, candidates.micro_batches)
+    wide = candidates.fix(wide_problem, fix)
     start, steps = candidates.logs, config.cluster_steps
     refined = descend_clusters(wide, start, wide_coupling, steps)
     candidates = candidates._replace(logs=refined.logs, weights=refined.weights)
@@ -173,7 +179,13 @@ def _either(
 def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
     """Candidates of every cluster by itself; the last is its own partition."""
     count, possible = found.cost.shape[1], jnp.isfinite(found.cost)
-    own = with_candidate_axis((incumbent.segments, incumbent.micro_batches, incumbent.logs))
+    own = incumbent.segments, incumbent.micro_batches, incumbent.logs, incumbent.routes
+    own, routes = with_candidate_axis(own), incumbent.routes
+    if routes is not None:
+        gateway = repeat(routes.gateway, count)
+        if found.gateway is not None:
+            gateway = jnp.where(possible, found.gateway, gateway)
+        routes = Routes(gateway=gateway, broadcast=repeat(routes.broadcast, count))
     others = (
         jnp.where(possible, found.segments, own[0]),
         jnp.where(possible, found.micro_batches, own[1]),
@@ -183,16 +195,20 @@ def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
             d2e_share=repeat(incumbent.logs.d2e_share, count),
             d2e_power=repeat(incumbent.logs.d2e_power, count),
         ),
+        routes,
     )
-    segments, micro_batches, logs = join(others, own)
-    return Candidates(segments, micro_batches, logs, incumbent.weights)
+    segments, micro_batches, logs, routes = join(others, own)
+    return Candidates(segments, micro_batches, logs, incumbent.weights, routes)
 
 
 def _are_own(candidates: Candidates) -> Array:
-    """Candidates of every cluster with the partition of its last one, ``[N, C, R]``."""
+    """Candidates of every cluster with partition and gateway of its last one, ``[N, C, R]``."""
     segments, micro_batches = candidates.segments, candidates.micro_batches
-    same_segments = jnp.all(segments == segments[:, :, -1:], axis=0)
-    return same_segments & (micro_batches == micro_batches[:, -1:])
+    same = jnp.all(segments == segments[:, :, -1:], axis=0)
+    same &= micro_batches == micro_batches[:, -1:]
+    if candidates.routes is not None:
+        same &= candidates.routes.gateway == candidates.routes.gateway[:, -1:]
+    return same
 
 
 def _own_once(objective: Array, are_own: Array) -> Array:
@@ -213,7 +229,7 @@ def _best_choices(
     out. The last combination takes each cluster's best by its own objective, if that is new.
     """
     per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, C, R]
-    participates, objective = fixed.active[0], nan_to_inf(refined.objective)
+    participates, objective = fixed.chain.members[0], nan_to_inf(refined.objective)
     other_costs = objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
     latency_s = jnp.where(participates, nan_to_inf(latency_s), 0.0)
     other_costs = jnp.where(participates, nan_to_inf(other_costs), 0.0)

@@ -7,7 +7,7 @@ They have limits: shares sum to 1 at most, and powers stay between a least one a
 import jax.numpy as jnp
 
 from collapipe_jax.core.batch_axis import sum_nodes
-from collapipe_jax.edge.cost.decision import ActiveNodes, Allocation, Decision, decision_allocation
+from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_allocation
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 
 LEAST_LOG_POWER = -14.0
@@ -36,7 +36,7 @@ def to_logs(fixed: FixedPartition, decision: Decision) -> Allocation:
     Returns:
       Logarithms, 0 where idle.
     """
-    radio, active, participates = fixed.radio, fixed.active, fixed.active[0]
+    radio, uses = fixed.radio, fixed.chain.used
 
     def log(value, used):
         return jnp.where(used, jnp.log(jnp.maximum(value, 1e-30)), 0.0)
@@ -46,19 +46,18 @@ def to_logs(fixed: FixedPartition, decision: Decision) -> Allocation:
 
     allocation = decision_allocation(decision)
     return Allocation(
-        d2d_share=log(allocation.d2d_share, active),
-        d2d_power=log(over(allocation.d2d_power, fixed.d2d_power_max_w), active),
-        d2e_share=log(allocation.d2e_share, participates),
-        d2e_power=log(over(allocation.d2e_power, radio.d2e_power_max_w), participates),
+        d2d_share=log(allocation.d2d_share, uses.d2d_share),
+        d2d_power=log(over(allocation.d2d_power, fixed.d2d_power_max_w), uses.d2d_power),
+        d2e_share=log(allocation.d2e_share, uses.d2e_share),
+        d2e_power=log(over(allocation.d2e_power, radio.d2e_power_max_w), uses.d2e_power),
     )
 
 
-def to_limits(logs: Allocation, active: ActiveNodes, joint: bool = True) -> Allocation:
-    """Logarithms moved into their limits, all shares of a band by one factor.
+def to_limits(logs: Allocation, uses: Allocation, joint: bool = True) -> Allocation:
+    """Logarithms moved into their limits, all shares of a band by one factor; 0 where unused.
 
     Unless ``joint``, the clusters' D2E shares make up no band, and each is at most 1.
     """
-    participates = active[0]
 
     def fit(log, used):
         log = jnp.maximum(log, LEAST_LOG_SHARE)
@@ -69,12 +68,12 @@ def to_limits(logs: Allocation, active: ActiveNodes, joint: bool = True) -> Allo
         return jnp.where(used, jnp.clip(log, least, 0.0), 0.0)
 
     if joint:
-        d2e_share = fit(logs.d2e_share, participates)
+        d2e_share = fit(logs.d2e_share, uses.d2e_share)
     else:
-        d2e_share = clip(logs.d2e_share, participates, LEAST_LOG_SHARE)
+        d2e_share = clip(logs.d2e_share, uses.d2e_share, LEAST_LOG_SHARE)
     return Allocation(
-        d2d_share=fit(logs.d2d_share, active),
-        d2d_power=clip(logs.d2d_power, active, LEAST_LOG_POWER),
+        d2d_share=fit(logs.d2d_share, uses.d2d_share),
+        d2d_power=clip(logs.d2d_power, uses.d2d_power, LEAST_LOG_POWER),
         d2e_share=d2e_share,
-        d2e_power=clip(logs.d2e_power, participates, LEAST_LOG_POWER),
+        d2e_power=clip(logs.d2e_power, uses.d2e_power, LEAST_LOG_POWER),
     )

@@ -20,8 +20,8 @@ from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.core.compilation import compile_for_now
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import device_memory_bytes
-from collapipe_jax.edge.cost.decision import Decision, decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.cost.workload import Workload
@@ -85,8 +85,8 @@ def limit_multipliers(problem: RoundProblem, decision: Decision) -> LimitMultipl
 
 
 def _multipliers(problem, decision, start) -> LimitMultipliers:
-    fixed = fix_partition(problem, *decision_partition(decision))
-    active, first = fixed.active, to_logs(fixed, start)
+    fixed = fix_decision(problem, decision)
+    used, first = fixed.chain.used, to_logs(fixed, start)
     weights = descend_jointly(fixed, first, initial_weights(fixed), _STEPS).weights
     logs = to_logs(fixed, decision)
     evaluation = evaluate_allocation(fixed, logs, weights)
@@ -98,11 +98,11 @@ def _multipliers(problem, decision, start) -> LimitMultipliers:
     return LimitMultipliers(
         latency=per_s,
         cluster_latency=per_s * evaluation.weights.cluster,
-        d2d_band=full_band_multiplier(slope.d2d_share, logs.d2d_share, active, _AT_LIMIT),
-        d2e_band=full_band_multiplier(slope.d2e_share, logs.d2e_share, active[0], _AT_LIMIT),
-        d2d_power=jnp.swapaxes(of_power(slope.d2d_power, logs.d2d_power, active), 0, 1),
-        d2e_power=of_power(slope.d2e_power, logs.d2e_power, active[0]),
-        residual=certify(evaluation, logs, active).residual,
+        d2d_band=full_band_multiplier(slope.d2d_share, logs.d2d_share, used.d2d_share, _AT_LIMIT),
+        d2e_band=full_band_multiplier(slope.d2e_share, logs.d2e_share, used.d2e_share, _AT_LIMIT),
+        d2d_power=jnp.swapaxes(of_power(slope.d2d_power, logs.d2d_power, used.d2d_power), 0, 1),
+        d2e_power=of_power(slope.d2e_power, logs.d2e_power, used.d2e_power),
+        residual=certify(evaluation, logs, used).residual,
     )
 
 

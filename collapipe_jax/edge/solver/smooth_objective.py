@@ -81,7 +81,7 @@ def coupled_objective(
 
 
 def _band_cost(fixed: FixedPartition, allocation: Allocation, coupling: Coupling) -> PerCluster:
-    return jnp.where(fixed.active[0], allocation.d2e_share * coupling.bandwidth_cost, 0.0)
+    return jnp.where(fixed.chain.members[0], allocation.d2e_share * coupling.bandwidth_cost, 0.0)
 
 
 class Evaluation(NamedTuple):
@@ -132,7 +132,7 @@ def evaluate_allocation(
         caps = cap_penalties(fixed, smooth, weights.caps, temperature)
         exact = exact._replace(cluster_cost=exact.cluster_cost + caps.exact)
         smooth = smooth._replace(cluster_cost=smooth.cluster_cost + caps.smooth)
-        of_caps = at_senders(caps.cost_per_j, fixed.active)
+        of_caps = at_senders(caps.cost_per_j, fixed.chain)
         cost_per_j = jax.tree.map(jnp.add, cost_per_j, of_caps)
     if coupling is None:
         total = _joint(fixed, exact, smooth, weights, temperature)

@@ -224,7 +224,7 @@ def _rows(fixed: FixedPartition, unit_bit_s, unit_s: Array, point: _Point) -> _R
     allocation = to_allocation(fixed, point.logs)
     full_power = to_allocation(fixed, jax.tree.map(jnp.zeros_like, point.logs))
     sinr = link_sinrs(fixed, allocation, noise_w * jnp.expm1(point.log_noise))
-    senders = at_senders(point.logs.d2d_power, fixed.active)
+    senders = at_senders(point.logs.d2d_power, fixed.chain)
     rule = _First(point.longest_s * unit_s)
     links = Links(sinr, jax.tree.map(jnp.exp, point.log_bit_hz_s), None, None)
     bit_s = _bit_times_s(link_bit_times(fixed, allocation, links, rule))

@@ -27,7 +27,7 @@ from collapipe_jax.edge.cost.decision import (
     participates,
 )
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision
 from collapipe_jax.edge.cost.maximum import HardMax, Maximum
 from collapipe_jax.edge.cost.objective import drift_plus_penalty
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -82,7 +82,7 @@ def solve_with_scipy(
 def fix(problem: RoundProblem, decision: Decision) -> FixedPartition:
     """The partition of a decision, its allocation aside."""
     with jax.numpy_rank_promotion("allow"):
-        return fix_partition(problem, *decision_partition(decision))
+        return fix_decision(problem, decision)
 
 
 @jax.jit
@@ -92,7 +92,7 @@ def decision_at(fixed: FixedPartition, decision: Decision, logs: Allocation) -> 
     inside = jax.tree.map(lambda leaf: jnp.minimum(leaf, 0.0), logs)
     with jax.numpy_rank_promotion("allow"):
         allocation = to_allocation(fixed, inside)
-        found = make_decision(*partition, allocation, fixed.active)
+        found = make_decision(*partition, allocation, fixed.chain.used)
     d2d_total = jnp.sum(found.d2d_share, axis=1, keepdims=True)
     return found.replace(
         d2d_share=found.d2d_share / jnp.maximum(d2d_total, 1.0),

@@ -7,35 +7,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.edge.cost.chain import (
-    at_next_active,
+    Chain,
+    at_next,
+    at_others,
     at_senders,
-    from_previous_active,
+    chain_of,
+    from_previous,
     gain_to_next,
+    gateway_nodes,
     sum_by_receiver,
     sum_by_sender,
 )
-from collapipe_jax.edge.cost.decision import active_nodes
+from collapipe_jax.edge.cost.decision import Routes
 
 NODES, CLUSTERS = 5, 4
 
 
-@pytest.fixture
-def active():
-    """Nodes of 4 clusters in a batch of 30, some idle."""
-    active = np.random.default_rng(5).uniform(size=(NODES, CLUSTERS, 30)) < 0.6
-    active[0] = active[1:].any(axis=0)
-    return jnp.asarray(active)
+NONE = np.zeros((CLUSTERS, 30), int)
 
 
-def next_active(on, node):
-    return next((k for k in range(node + 1, len(on)) if on[k]), 0)
+@pytest.fixture(params=["control units", "random nodes"])
+def chain(request, batch_axis_last):
+    """Chains of 4 clusters in a batch of 30, some nodes idle, and the number of each gateway."""
+    rng = np.random.default_rng(5)
+    members = rng.uniform(size=(NODES, CLUSTERS, 30)) < 0.6
+    members[0] = members[1:].any(axis=0)
+    if request.param == "control units":
+        return Chain(jnp.asarray(members)), NONE
+    gateway = rng.integers(NODES, size=NONE.shape)
+    of_routes = gateway_nodes(Routes(gateway=jnp.asarray(gateway), broadcast=jnp.zeros(30)), NODES)
+    return Chain(jnp.asarray(members), of_routes), gateway
+
+
+def next_node(on, node, gateway=0):
+    """Where the hop of a node ends; itself if there is none."""
+    return next((k for k in range(node + 1, len(on)) if on[k]), gateway)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=2, max_size=2))
 def test_hops_visit_the_active_devices_in_order_and_come_home(segments):
     segments = jnp.array(segments, jnp.int32)
-    active = active_nodes(segments).T
-    following = np.asarray(at_next_active(jnp.arange(6)[:, None], active))
+    following = np.asarray(at_next(jnp.arange(6)[:, None], chain_of(segments.T)))
     assert np.all((following >= 0) & (following <= 5))
     for n, row in enumerate(segments):
         chain = [k + 1 for k in range(5) if row[k]]
@@ -46,65 +58,82 @@ def test_hops_visit_the_active_devices_in_order_and_come_home(segments):
         assert route == chain
 
 
-def test_next_and_previous_active_nodes_against_a_loop(active):
-    values = np.random.default_rng(6).normal(size=active.shape).astype(np.float32)
-    following = np.asarray(at_next_active(jnp.asarray(values), active))
-    previous = np.asarray(from_previous_active(jnp.asarray(values), active))
-    for case in np.ndindex(active.shape[1:]):
-        column, on = values[:, *case], active[:, *case]
-        chain = np.flatnonzero(on)
+def test_a_hop_starts_at_every_member_but_a_last_one_that_is_the_gateway(chain):
+    chain, gateway = chain
+    for case in np.ndindex(gateway.shape):
+        on = np.asarray(chain.members[:, *case])
+        starts = [k for k in np.flatnonzero(on) if next_node(on, k, gateway[case]) != k]
+        assert np.flatnonzero(chain.hops[:, *case]).tolist() == starts
+        sends = set(np.flatnonzero(on)) | ({gateway[case]} if on[0] else set())
+        assert set(np.flatnonzero(chain.active[:, *case])) == sends
+
+
+def test_next_and_previous_nodes_against_a_loop(chain):
+    chain, gateway = chain
+    values = np.random.default_rng(6).normal(size=chain.members.shape).astype(np.float32)
+    following = np.asarray(at_next(jnp.asarray(values), chain))
+    previous = np.asarray(from_previous(jnp.asarray(values), chain))
+    for case in np.ndindex(gateway.shape):
+        column, on, wanted = values[:, *case], chain.members[:, *case], np.zeros(NODES)
         for node in range(NODES):
-            assert following[node, *case] == column[next_active(on, node)]
-        wanted = np.zeros(NODES)
-        wanted[chain] = column[np.roll(chain, 1)]
-        np.testing.assert_array_equal(previous[:, *case], wanted)
+            end = next_node(on, node, gateway[case])
+            assert following[node, *case] == column[end]
+            wanted[end] += column[node] if on[node] and end != node else 0.0
+        np.testing.assert_allclose(previous[:, *case], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_gains_to_the_next_active_node_against_a_loop(shared, active, batch_axis_last):
+def test_gains_of_hops_against_a_loop(shared, chain):
     """Of every cluster's own gains, and of the same gains for all along an axis."""
+    chain, gateway = chain
     clusters = 1 if shared else CLUSTERS
-    gain = np.random.default_rng(7).uniform(size=(NODES, NODES, clusters, active.shape[2]))
+    gain = np.random.default_rng(7).uniform(size=(NODES, NODES, clusters, gateway.shape[1]))
     gain = jnp.asarray(gain, jnp.float32)
-    found = np.asarray(gain_to_next(gain, active))
-    for n, case in np.ndindex(active.shape[1:]):
-        of_case = gain[:, :, 0 if shared else n, case]
+    found = np.asarray(gain_to_next(gain, chain))
+    for n, case in np.ndindex(gateway.shape):
+        of_case, on = gain[:, :, 0 if shared else n, case], chain.members[:, n, case]
         for node in range(NODES):
-            assert found[node, n, case] == of_case[node, next_active(active[:, n, case], node)]
+            end = next_node(on, node, gateway[n, case])
+            assert found[node, n, case] == of_case[node, end]
 
 
-def test_messages_are_summed_by_who_sends_and_who_receives_them_against_a_loop(active):
+def test_messages_are_summed_by_who_sends_and_who_receives_them_against_a_loop(chain):
+    chain, gateway = chain
     rng = np.random.default_rng(8)
-    hop = np.where(active, rng.uniform(size=(2, *active.shape)), 0.0).astype(np.float32)
-    move = np.where(active[1:], rng.uniform(size=(2, *active[1:].shape)), 0.0).astype(np.float32)
-    sent, received = np.zeros(active.shape), np.zeros(active.shape)
-    for case in np.ndindex(active.shape[1:]):
-        on = active[:, *case]
-        for node in np.flatnonzero(on):
-            end = next_active(on, node)
+    hop = np.where(chain.hops, rng.uniform(size=(2, *chain.hops.shape)), 0.0).astype(np.float32)
+    others = at_others(chain.active, chain.gateway)
+    move = np.where(others, rng.uniform(size=(2, *others.shape)), 0.0).astype(np.float32)
+    sent, received = np.zeros(chain.hops.shape), np.zeros(chain.hops.shape)
+    for case in np.ndindex(gateway.shape):
+        own = gateway[case]
+        for node in np.flatnonzero(chain.hops[:, *case]):
+            end = next_node(chain.members[:, *case], node, own)
             forward, backward = hop[:, node, *case]
             sent[node, *case] += forward
             received[end, *case] += forward
             sent[end, *case] += backward
             received[node, *case] += backward
-        for device in range(1, NODES):
-            collect, distribute = move[:, device - 1, *case]
-            sent[device, *case] += collect
-            received[0, *case] += collect
-            sent[0, *case] += distribute
-            received[device, *case] += distribute
-    messages = jnp.asarray(hop), jnp.asarray(move), active
+        for place in range(1, NODES):
+            collect, distribute = move[:, place - 1, *case]
+            node = 0 if place == own else place
+            sent[node, *case] += collect
+            received[own, *case] += collect
+            sent[own, *case] += distribute
+            received[node, *case] += distribute
+    messages = jnp.asarray(hop), jnp.asarray(move), chain
     np.testing.assert_allclose(sum_by_sender(*messages), sent, rtol=1e-6)
     np.testing.assert_allclose(sum_by_receiver(*messages), received, rtol=1e-6)
 
 
-def test_a_number_of_each_sender_is_given_to_all_that_it_sends(active):
-    numbers = jnp.asarray(np.random.default_rng(9).uniform(size=active.shape), jnp.float32)
-    spread = at_senders(numbers, active)
-    count = at_senders(jnp.ones(active.shape), active)
-    hop = jnp.where(active, spread.hop, 0.0)
-    hops = jnp.where(active, count.hop, 0.0)
-    total = sum_by_sender(hop, spread.move, active)
-    messages = sum_by_sender(hops, count.move, active)
+def test_a_number_of_each_sender_is_given_to_all_that_it_sends(chain):
+    chain, gateway = chain
+    numbers = np.random.default_rng(9).uniform(size=chain.members.shape).astype(np.float32)
+    spread = at_senders(jnp.asarray(numbers), chain)
+    count = at_senders(jnp.ones(numbers.shape), chain)
+    hop = jnp.where(chain.hops, spread.hop, 0.0)
+    hops = jnp.where(chain.hops, count.hop, 0.0)
+    total = sum_by_sender(hop, spread.move, chain)
+    messages = sum_by_sender(hops, count.move, chain)
     np.testing.assert_allclose(total, numbers * messages, rtol=1e-6)
-    np.testing.assert_array_equal(spread.uplink, numbers[0])
+    of_gateways = np.take_along_axis(numbers, gateway[None], axis=0)[0]
+    np.testing.assert_array_equal(spread.uplink, of_gateways)

@@ -3,6 +3,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collapipe_jax.core.quantity import quantities
+from collapipe_jax.edge.cost.chain import Chain
 from collapipe_jax.edge.cost.decision import (
     Allocation,
     Decision,
@@ -45,7 +47,10 @@ def test_a_decision_survives_its_allocation_and_idle_nodes_get_nothing():
     assert allocation.d2d_share.shape == (4, 2)
     idle_too = Allocation(*(jnp.where(leaf == 0, 9.0, leaf) for leaf in allocation))
     for given_allocation in (allocation, idle_too):
-        made = make_decision(segments.T, decision.micro_batches, given_allocation, active.T)
-        for name, value in vars(decision).items():
+        made = make_decision(
+            segments.T, decision.micro_batches, given_allocation, Chain(active.T).used
+        )
+        for name in quantities(Decision):
+            value = getattr(decision, name)
             np.testing.assert_allclose(getattr(made, name), value, 1e-6, err_msg=name)
         assert made.segments.dtype == made.micro_batches.dtype == np.int32

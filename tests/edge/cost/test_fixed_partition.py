@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support.random_problems import random_rounds, to_batch_last
 
-from collapipe_jax.edge.cost.decision import Allocation, decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.round_terms import round_terms
 
 pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")
@@ -22,7 +22,7 @@ def draw():
 
 
 def fixed_of(problem, decision):
-    return fix_partition(problem, *decision_partition(decision))
+    return fix_decision(problem, decision)
 
 
 def allocation_of(fixed):

@@ -9,8 +9,8 @@ from support.random_problems import random_rounds, to_batch_last
 from support.reference_links import interference_w as interference_by_loops
 from support.structs import as_problem
 
-from collapipe_jax.edge.cost.decision import decision_allocation, decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.decision import decision_allocation
+from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, interference_w, round_links
 
 pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")
@@ -57,7 +57,7 @@ def test_interference_is_the_same_over_small_and_large_batches(batch):
 
 
 def links_of(problem, decision):
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     allocation = decision_allocation(decision)
     received = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
     return fixed.active, received, round_links(fixed, allocation)

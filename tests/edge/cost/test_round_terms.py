@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.random_problems import random_rounds, to_batch_last
 
-from collapipe_jax.edge.cost.decision import Allocation, decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.link_quality import round_links
 from collapipe_jax.edge.cost.maximum import hard_max
 from collapipe_jax.edge.cost.objective import drift_plus_penalty
@@ -35,7 +35,7 @@ def draw():
 
 def objective(problem, decision, allocation, smooth=False, given_links=False):
     """Objective of the terms, and the terms."""
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     maximum = PowerMean(initial_weights(fixed), 0.1) if smooth else hard_max
     links = round_links(fixed, allocation) if given_links else None
     terms = round_terms(fixed, allocation, maximum, links)

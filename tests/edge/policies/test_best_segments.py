@@ -59,7 +59,7 @@ def _turns(problem):
     def solve(problem, decision):
         partition = decision_partition(decision)
         fixed = fix_partition(problem, *partition)
-        given = *partition, fill_idle(decision_allocation(decision), fixed.active, 1.0)
+        given = *partition, fill_idle(decision_allocation(decision), fixed.chain.used, 1.0)
         segments = jnp.swapaxes(best_segments(problem, *given), 0, 1)
         return segments, best_micro_batches(problem, *given)
 

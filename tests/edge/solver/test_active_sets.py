@@ -77,15 +77,15 @@ def sinrs_at_full_power(problem, coupling, members):
 def test_links_of_sets_at_full_power_are_those_of_the_round(some):
     found = sets_of(*some)
     wanted = np.asarray(sinrs_at_full_power(*some))
-    active = np.broadcast_to(found.active, wanted.shape)
+    active = np.broadcast_to(found.chain.active, wanted.shape)
     np.testing.assert_allclose(np.asarray(found.full_sinr)[active], wanted[active], rtol=1e-12)
     np.testing.assert_array_equal(np.asarray(found.full_sinr)[~active], 1.0)
-    assert np.all(np.asarray(found.active)[0])
+    assert np.all(np.asarray(found.chain.active)[0])
 
 
 def test_more_power_is_faster_and_loses_less(some):
     found = sets_of(*some)
-    active = np.asarray(found.active)
+    active = np.asarray(found.chain.active)
     assert found.bit_s.shape == found.hazard.shape == (len(LEVELS), *active.shape)
     for falling in (found.bit_s, found.hazard):
         falling = np.asarray(falling)

@@ -7,7 +7,7 @@ import pytest
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.edge.cost.decision import decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.solver.candidates import (
     at_falling_powers,
     join,
@@ -38,7 +38,7 @@ def starts(some, batch_axis_last):
 
 def test_the_first_start_is_the_decision_and_the_others_its_partition(some, starts):
     problem, decision = some
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     logs = to_logs(fixed, decision)
     for got, wanted in zip(starts.logs, logs, strict=True):
         np.testing.assert_allclose(got[..., 0, :], wanted, rtol=1e-6)

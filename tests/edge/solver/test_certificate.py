@@ -15,8 +15,7 @@ from support.descents import (
 from support.random_allocations import random_coupling
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.decision import decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.solver.allocate import descend_clusters
 from collapipe_jax.edge.solver.certificate import band_multiplier, certify
 
@@ -31,9 +30,9 @@ def some(double):
 @quick_jit
 def by_themselves(problem, decision, logs, coupling, steps):
     """Where every cluster's own descent ends, and the bound of its own objective there."""
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     end = descend_clusters(fixed, logs, coupling, steps, with_evaluation=True)
-    bound = certify(end.evaluation, end.logs, fixed.active, joint=False).lower_bound
+    bound = certify(end.evaluation, end.logs, fixed.chain.used, joint=False).lower_bound
     return end.objective, bound
 
 

@@ -9,7 +9,7 @@ from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import decision_partition, make_decision
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.round_terms import air_energy_j, node_energy_j, round_terms
 from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.energy_caps import (
@@ -58,7 +58,7 @@ def test_energy_on_air_falls_to_its_least_as_powers_vanish(some):
 
     @quick_jit
     def energies(shift):
-        fixed = fix_partition(problem, *decision_partition(decision))
+        fixed = fix_decision(problem, decision)
         logs = with_powers(to_logs(fixed, decision), shift)
         terms = round_terms(fixed, to_allocation(fixed, logs))
         return air_energy_j(fixed, terms.message_j), least_air_energy_j(fixed), fixed.active
@@ -188,7 +188,7 @@ def test_energy_of_a_decision_is_computing_and_air(some):
     def both():
         fixed = fixed_of(problem, decision)
         allocation = to_allocation(fixed, to_logs(fixed, decision))
-        made = make_decision(*decision_partition(decision), allocation, fixed.active)
+        made = make_decision(*decision_partition(decision), allocation, fixed.chain.used)
         return node_energy_j(fixed, round_terms(fixed, allocation)), jax.vmap(evaluate, -1, -1)(
             problem, made
         ).energy_j

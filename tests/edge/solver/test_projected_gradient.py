@@ -10,8 +10,9 @@ from support.descents import BATCH, CLUSTERS, LONG, NODES, anywhere, descend_tog
 from support.random_allocations import with_first_cluster_moved
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.decision import Allocation, decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.chain import Chain
+from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.solver import allocate
 from collapipe_jax.edge.solver.allocate import descend, descend_jointly
 from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, to_limits
@@ -28,9 +29,9 @@ def some(double):
 
 @quick_jit
 def alone(problem, decision, logs, weights, coupling, steps):
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
-    return descend(evaluate, fixed.active, logs, weights, steps, joint=False)
+    return descend(evaluate, fixed.chain.used, logs, weights, steps, joint=False)
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +57,16 @@ def assert_within_limits(logs, active, joint):
 def test_anything_is_moved_into_the_limits_and_stays_there(some, joint):
     active = some[-1]
     for size in (1, 5, 30):
-        once = to_limits(anywhere(size, size), jnp.asarray(active), joint)
+        once = to_limits(anywhere(size, size), Chain(jnp.asarray(active)).used, joint)
         assert_within_limits(once, active, joint)
-        twice = to_limits(once, jnp.asarray(active), joint)
+        twice = to_limits(once, Chain(jnp.asarray(active)).used, joint)
         for a, b in zip(once, twice, strict=True):
             np.testing.assert_allclose(np.exp(a), np.exp(b), atol=1e-5)
 
 
 def test_what_is_within_the_limits_is_left_alone(some):
     _, _, logs, _, active = some
-    for a, b in zip(logs, to_limits(logs, jnp.asarray(active)), strict=True):
+    for a, b in zip(logs, to_limits(logs, Chain(jnp.asarray(active)).used), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 
@@ -86,7 +87,7 @@ def test_the_evaluation_that_comes_with_a_descent_is_that_of_its_end(some):
 
     @quick_jit
     def evaluated_after(logs, weights):
-        fixed = fix_partition(problem, *decision_partition(decision))
+        fixed = fix_decision(problem, decision)
         return evaluate_allocation(fixed, logs, weights)
 
     for steps in (1, 30):
@@ -101,7 +102,7 @@ def test_a_descent_ends_where_it_does_without_its_evaluation(some):
 
     @quick_jit
     def without(steps):
-        fixed = fix_partition(problem, *decision_partition(decision))
+        fixed = fix_decision(problem, decision)
         return descend_jointly(fixed, logs, weights, steps)
 
     for steps in (1, 30):
@@ -172,7 +173,7 @@ def parabola_after(steps, understated):
     start = jnp.linspace(-5.5, -4.5, 6).reshape(3, 2, 1)
     logs = Allocation(jnp.log(jnp.full_like(start, 0.3)), start, *jnp.full((2, 2, 1), -1.0))
     weights = Weights(*[jnp.ones((2, 1))] * 6)
-    end = descend(evaluate, jnp.ones((3, 2, 1), bool), logs, weights, steps)
+    end = descend(evaluate, Chain(jnp.ones((3, 2, 1), bool)).used, logs, weights, steps)
     return float(end.objective[0])
 
 

@@ -16,8 +16,7 @@ from support.random_allocations import (
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.decision import decision_partition
-from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.link_quality import active_power_w, interference_w
 from collapipe_jax.edge.network.channel import RATE_LAWS
 from collapipe_jax.edge.solver.limits import to_allocation, to_logs
@@ -43,7 +42,7 @@ def some(double):
 @quick_jit
 def prepared(problem, decision):
     """Logarithms, initial weights, and interference."""
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     logs = to_logs(fixed, decision)
     power_w = active_power_w(fixed, to_allocation(fixed, logs))
     return logs, initial_weights(fixed), interference_w(fixed.cross_gain, power_w), fixed.active
@@ -55,7 +54,7 @@ def logs_of(problem, decision):
 
 @functools.partial(quick_jit, static_argnames="temperature")
 def evaluated(problem, decision, logs, weights, coupling=None, temperature=TEMPERATURE):
-    fixed = fix_partition(problem, *decision_partition(decision))
+    fixed = fix_decision(problem, decision)
     return evaluate_allocation(fixed, logs, weights, coupling, temperature)
 
 

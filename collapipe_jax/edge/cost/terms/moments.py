@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from collapipe_jax.core.batch_axis import sum_nodes
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Segments
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -35,10 +36,16 @@ def moving_moments(problem: RoundProblem, segments: Segments) -> PartitionAdditi
     """Optimiser state that segments move, if it counts.
 
     What is behind a dead link is lost, and costs nothing. Source: docs/system-model.md (37).
+
+    Raises:
+      InputError: if the round has gateways.
     """
     switching, radio = problem.switching, problem.radio
     if switching is None or switching.block_moment_bits is None:
         return PartitionAddition()
+    if problem.routes is not None:
+        remedy = "Set it to False, or choose a policy without gateways"
+        raise InputError("control.moments_move", True, "moments know no gateways", remedy)
     before = jnp.moveaxis(switching.segments, 1, 0)
     taken, given = changed_blocks(before, segments)
     nodes = problem.by_node

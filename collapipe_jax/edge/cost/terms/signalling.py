@@ -7,6 +7,7 @@ parameters do: on the whole D2D band of a cluster, and on the sender's share of 
 
 import jax.numpy as jnp
 
+from collapipe_jax.edge.cost.chain import at_others, chain_of
 from collapipe_jax.edge.cost.decision import Segments
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.terms.addition import PartitionAddition, SenderAddition, Senders
@@ -27,10 +28,11 @@ def d2e_signals(problem: RoundProblem, senders: Senders) -> SenderAddition:
 
 
 def d2d_signals(problem: RoundProblem, segments: Segments) -> PartitionAddition:
-    """Reports and grants between devices with blocks and their control unit, if they count."""
+    """Reports and grants between the gateway and the other active nodes, if they count."""
     signals = problem.signalling
     if signals is None:
         return PartitionAddition()
     bits = jnp.stack(jnp.broadcast_arrays(signals.report_bits, signals.grant_bits))
     bits = bits.reshape(2, *[1] * (segments.ndim - bits.ndim + 1), *bits.shape[1:])
-    return PartitionAddition(move_bits=jnp.where(segments > 0, bits, 0.0))
+    chain = chain_of(segments, problem.routes)
+    return PartitionAddition(move_bits=jnp.where(at_others(chain.active, chain.gateway), bits, 0.0))

@@ -1,0 +1,59 @@
+"""Gateways that are likely to be good, by the ways of a round's parameters.
+
+Most of a round moves parameters. So a gateway is judged by the time of their ways alone.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from collapipe_jax.core.batch_axis import batch_last
+from collapipe_jax.edge.cost.decision import Routes
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.network.channel import (
+    bit_time_s,
+    d2d_sinr,
+    narrowed_bit_time_s,
+    uplink_sinr,
+)
+
+
+def likeliest_routes(problem: RoundProblem) -> Routes:
+    """Every cluster's likeliest gateway, and parameters by broadcast."""
+
+    def find(problem):
+        gateway = likely_gateways(problem, 1)[0]
+        return Routes(gateway=gateway, broadcast=jnp.ones_like(gateway[0]))
+
+    return batch_last(find)(problem)
+
+
+def control_unit_routes(problem: RoundProblem) -> Routes:
+    """The published routes: control units are gateways, and no parameters come by broadcast."""
+    gateway = jnp.zeros(problem.clusters, jnp.int32)
+    return Routes(gateway=gateway, broadcast=jnp.zeros_like(gateway[0]))
+
+
+def likely_gateways(problem: RoundProblem, count: int) -> Int[Array, "count N R"]:
+    """Gateways with the shortest ways of all parameters, best first, ``[count, N, R]``.
+
+    D2E messages have an equal share of the band and full power. Every block moves as it does on
+    average over the devices that are there.
+    """
+    work, radio, nodes = problem.workload, problem.radio, problem.by_node
+    is_there = jnp.concatenate([jnp.ones_like(nodes.memory_bytes[:1]), nodes.memory_bytes]) > 0
+    share = 1.0 / len(radio.d2e_power_max_w)
+    up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, nodes.d2e_gain, share)
+    d2e_s = work.model_bits * bit_time_s(radio, share * radio.d2e_bandwidth_hz, up_sinr)
+    sinr = d2d_sinr(radio, nodes.d2d_power_max_w[:, None], nodes.d2d_gain, 1.0, jnp.zeros(()))
+    bit_s = narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
+    itself = jnp.eye(len(bit_s), dtype=bool)[:, :, None, None]
+    both_s = jnp.where(itself, 0.0, bit_s + jnp.swapaxes(bit_s, 0, 1))  # [gateway, other, N, R]
+    of_devices_s = jnp.where(is_there[1:], both_s[:, 1:], 0.0)
+    mean_s = jnp.sum(of_devices_s, axis=1) / jnp.maximum(jnp.sum(is_there[1:], axis=0), 1)
+    moves_s = work.blocks * work.block_param_bits * mean_s
+    moves_s = moves_s + work.embedding_param_bits * both_s[:, 0]
+    total_s = jnp.where(is_there, jnp.nan_to_num(d2e_s + moves_s, nan=jnp.inf), jnp.inf)
+    ranked = jnp.argsort(total_s, axis=0)[:count]
+    # Of fewer nodes than the count the best comes again.
+    possible = jnp.take_along_axis(is_there, ranked, axis=0)
+    return jnp.where(possible, ranked, ranked[:1])
