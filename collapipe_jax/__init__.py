@@ -32,7 +32,7 @@ from collapipe_jax.core.plugins import lazily
 
 if TYPE_CHECKING:
     from collapipe_jax.core.errors import InputError, TrainingError
-    from collapipe_jax.edge.cost.decision import ClientDecision, Decision
+    from collapipe_jax.edge.cost.decision import ClientDecision, Decision, Routes
     from collapipe_jax.edge.cost.evaluate import evaluate
     from collapipe_jax.edge.cost.feasibility import is_feasible, violations
     from collapipe_jax.edge.cost.problem import RoundProblem
@@ -69,6 +69,7 @@ _PUBLIC = {
     "PolicyEntry": "edge.policies.registry",
     "RoundCost": "edge.cost.round_cost",
     "RoundProblem": "edge.cost.problem",
+    "Routes": "edge.cost.decision",
     "SystemParams": "edge.system",
     "SystemRound": "edge.environment",
     "default_config": "runs.config.default:get_config",

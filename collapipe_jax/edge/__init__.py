@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from collapipe_jax.core.plugins import lazily
 
 if TYPE_CHECKING:
-    from collapipe_jax.edge.cost.decision import ClientDecision, Decision
+    from collapipe_jax.edge.cost.decision import ClientDecision, Decision, Routes
     from collapipe_jax.edge.cost.evaluate import evaluate
     from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks, violations
     from collapipe_jax.edge.cost.problem import RoundProblem
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         step,
     )
     from collapipe_jax.edge.network.propagation import SightLaw
-    from collapipe_jax.edge.policies.dssra import dssra
+    from collapipe_jax.edge.policies.dssra import dssra, dssra_wide
     from collapipe_jax.edge.policies.registry import PolicyEntry, make_policy
     from collapipe_jax.edge.system import SystemParams
 
@@ -37,10 +37,12 @@ _PUBLIC = {
     "PolicyEntry": "policies.registry",
     "RoundCost": "cost.round_cost",
     "RoundProblem": "cost.problem",
+    "Routes": "cost.decision",
     "SightLaw": "network.propagation",
     "SystemParams": "system",
     "SystemRound": "environment",
     "dssra": "policies.dssra",
+    "dssra_wide": "policies.dssra",
     "evaluate": "cost.evaluate",
     "is_feasible": "cost.feasibility",
     "make_policy": "policies.registry",

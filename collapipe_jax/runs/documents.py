@@ -17,7 +17,7 @@ from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.files import loads, write_json
 from collapipe_jax.core.quantity import Quantity, Struct, check_product, quantities
 from collapipe_jax.edge.cost.convergence import Learning
-from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.decision import Decision, Routes
 from collapipe_jax.edge.cost.problem import Control, RoundProblem, SecureExchange, Signalling
 from collapipe_jax.edge.cost.round_cost import RoundCost
 from collapipe_jax.edge.cost.workload import Workload
@@ -65,7 +65,9 @@ SIZES = {name: quantities(TopologyParams)[name] for name in ("clusters", "device
 """Quantities at the top of a network by key."""
 NETWORK = {name: _on_file(cls) for name, cls in _SECTIONS.items()}
 """Quantities of a network by section and key."""
-DECISION = _on_file(Decision)
+ROUTES = _on_file(Routes)
+"""Quantities of a decision's routes by key."""
+DECISION = _on_file(Decision) | ROUTES
 """Quantities of a decision by key."""
 COST = _on_file(RoundCost)
 """Quantities of a cost by key."""
@@ -139,7 +141,7 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
 
     Raises:
       InputError: if a law of the radio is not the default, switching partitions has a cost,
-        or the divergence counts drift: the format has no place for them.
+        the divergence counts drift, or pipelines have routes: the format has no place for them.
 
     Example:
       >>> import os, tempfile
@@ -157,6 +159,9 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
         remedy = "Set it, control.hysteresis and control.moments_move to 0"
         cost = problem.switching.switching_cost
         raise InputError("control.switching_cost", cost, "not written on file", remedy)
+    if problem.routes is not None:
+        remedy = "Give them to a decision"
+        raise InputError("routes", "given", "not written with a network", remedy)
     for name in RADIO_LAWS:
         law, default = getattr(problem.radio, name), getattr(Radio, name)
         if law != default:
@@ -191,13 +196,24 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
 
     Source: docs/file-formats.md.
     """
-    document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION})
+    routes = frozenset(ROUTES)
+    document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION}, routes)
+    given = {key: each for key, each in DECISION.items() if key not in routes - set(document)}
     axes = _axes(problem.clusters, problem.devices)
-    values = _read_numbers(document, DECISION, "", axes, problem.devices)
+    values = _read_numbers(document, given, "", axes, problem.devices)
     for n, k in np.argwhere(values["segments"] > MOST_BLOCKS):
         key, remedy = f"segments[{n}][{k}]", f"Give {MOST_BLOCKS} or less"
         raise InputError(key, int(values["segments"][n, k]), "no model has as many blocks", remedy)
-    return Decision(**_to_jax(values))
+    if missing := sorted(routes - set(given)):
+        if len(missing) < len(routes):
+            raise InputError(missing[0], None, "routes need both keys", "Add it")
+        return Decision(**_to_jax(values))
+    for n, node in enumerate(values["gateway"]):
+        if not 0 <= node <= problem.devices:
+            remedy = f"Give 0 to {problem.devices}"
+            raise InputError(f"gateway[{n}]", int(node), "the cluster has no such node", remedy)
+    found = {key: values.pop(key) for key in ROUTES}
+    return Decision(**_to_jax(values), routes=Routes(**_to_jax(found)))
 
 
 def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
@@ -218,6 +234,8 @@ def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> 
       >>> same = cp.read_decision(path, problem)
     """
     document = {"format": DECISION_FORMAT, "policy": policy}
+    if decision.routes is not None:
+        document |= _to_lists(decision.routes, ROUTES)
     write_json(Path(path), document | _to_lists(decision, DECISION))
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from support.reference_links import active_chain, cluster_links, hazard
+from support.reference_links import active_chain, cluster_links, downlink, gateway, hazard, senders
 
 TOLERANCE = 1e-4
 NUMBERS = (
@@ -97,15 +97,12 @@ def stages_s(network, decision, n, links) -> tuple[list[float], list[float]]:
     activation, target = work["activation_bits"], work["target_bits"]
     ratio = work["backward_ratio"]
     forward, backward = [embed], []
-    for _, there, (rate, _), _ in links.hops:
-        forward.append(per_micro * activation / rate + delay)
-        if there != 0:
-            forward.append(on_device[there])
+    forward += [per_micro * activation / rate + delay for _, _, (rate, _), _ in links.hops]
+    forward += on_device.values()
     forward += [per_micro * (activation + target) / links.uplink[0] + delay, decode]
     backward.append(per_micro * activation / links.downlink[0] + delay)
-    for here, _, _, (rate, _) in reversed(links.hops):
-        backward.append(per_micro * activation / rate + delay)
-        backward.append(ratio * (on_device[here] if here != 0 else embed))
+    backward += [per_micro * activation / rate + delay for _, _, _, (rate, _) in links.hops]
+    backward += [ratio * time for time in (*on_device.values(), embed)]
     return forward, backward
 
 
@@ -118,8 +115,9 @@ def relay_stages_s(network, decision, n, links) -> tuple[list[float], list[float
     delay = network["compute"]["link_overhead_s"]
     found = []
     for way in (2, 3):
-        hop_s = [bits / hop[way][0] + delay for hop in links.hops]
-        found.append([hop_s[i - 1] + hop_s[i] for i in range(len(hop_s))])
+        hop_s = [(hop[:2], bits / hop[way][0] + delay) for hop in links.hops]
+        nodes = range(network["devices"] + 1)
+        found.append([sum(time for ends, time in hop_s if i in ends) for i in nodes])
     return found[0], found[1]
 
 
@@ -133,10 +131,11 @@ class ModelTimes(NamedTuple):
 
 
 class SecureMessages(NamedTuple):
-    """Bits of the masked model, up and down, and seconds besides of a party and of the server."""
+    """Bits of the masked model, and seconds besides of a party and of the server."""
 
     up: float
-    down: float
+    shared: float  # down, the same for all parties
+    own: float  # down, for one party
     mask_s: float
     rest_s: float
 
@@ -146,24 +145,24 @@ def secure_messages(network, decision) -> SecureMessages:
     work, own = network["workload"], network.get("secure_aggregation")
     model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
     if own is None:
-        return SecureMessages(model_bits, model_bits, 0.0, 0.0)
+        return SecureMessages(model_bits, model_bits, 0.0, 0.0, 0.0)
     parties = sum(bool(active_chain(row)) for row in decision["segments"])
     masked_bits = own["number_ratio"] * model_bits + own["count_bits"]
     secret, lost = own["secret_bits"], own["dropout_probability"]
     # Up: two public keys, two shares for every other party, and a share of every party.
     up = masked_bits + 2 * secret + 2 * (parties - 1) * secret + parties * secret
     # Down: two public keys and two shares of every other party.
-    down = model_bits + 2 * (parties - 1) * secret + 2 * (parties - 1) * secret
+    shared, own_shares = model_bits + 2 * (parties - 1) * secret, 2 * (parties - 1) * secret
     own_masks = parties * (1 - lost)
     pair_masks = parties * (parties - 1) * lost * (1 - lost)
     server_s = (own_masks + pair_masks) * masked_bits / 8 / own["server_mask_bytes_per_s"]
     rest_s = 6 * network["compute"]["link_overhead_s"] + server_s
     mask_s = parties * masked_bits / 8 / own["party_mask_bytes_per_s"]
-    return SecureMessages(up, down, mask_s, rest_s)
+    return SecureMessages(up, shared, own_shares, mask_s, rest_s)
 
 
 class Signals(NamedTuple):
-    """Bits of a device's report and grant, and of all nodes' through the control unit."""
+    """Bits of a node's report and grant, and of all nodes' through the gateway."""
 
     report: float
     grant: float
@@ -174,23 +173,47 @@ class Signals(NamedTuple):
 def signals(network, decision, n) -> Signals:
     """(43)."""
     own = network.get("signalling", {"report_bits": 0.0, "grant_bits": 0.0})
-    nodes = 1 + len(active_chain(decision["segments"][n]))
+    nodes = len(senders(decision, n))
     report, grant = own["report_bits"], own["grant_bits"]
     return Signals(report, grant, nodes * report, nodes * grant)
 
 
 def model_times_s(network, decision, n, links) -> ModelTimes:
     """(13), (38), (39), (43)."""
-    work, segments = network["workload"], decision["segments"][n]
-    block_bits, own = work["block_param_bits"], signals(network, decision, n)
-    secure = secure_messages(network, decision)
+    own, secure = signals(network, decision, n), secure_messages(network, decision)
     collect, distribute = {}, 0.0
     for k, rate in links.collect.items():
-        collect[k] = (segments[k - 1] * block_bits + own.report) / rate
+        collect[k] = (held_bits(network, decision, n, k) + own.report) / rate
     for k, rate in links.distribute.items():
-        distribute += (segments[k - 1] * block_bits + own.grant) / rate
+        distribute += (held_bits(network, decision, n, k) + own.grant) / rate
     up = (secure.up + own.up) / links.uplink[0]
-    return ModelTimes(collect, distribute, up, (secure.down + own.down) / links.downlink[0])
+    down = (secure.own + own.down) / links.downlink[0]
+    if is_broadcast(decision):
+        down += broadcast_s(network, decision, secure.shared)
+    else:
+        down += secure.shared / links.downlink[0]
+    return ModelTimes(collect, distribute, up, down)
+
+
+def held_bits(network, decision, n, node) -> float:
+    """Parameters that a node hands over to its gateway and gets from there."""
+    work = network["workload"]
+    if node == 0:
+        return work["embedding_param_bits"]
+    return decision["segments"][n][node - 1] * work["block_param_bits"]
+
+
+def is_broadcast(decision) -> bool:
+    """Whether parameters come down by broadcast."""
+    return decision.get("routes", {"broadcast": 0})["broadcast"] > 0
+
+
+def broadcast_s(network, decision, bits) -> float:
+    """Time of what all gateways receive at once, at the rate of the worst on the whole band."""
+    takes_part = [n for n, row in enumerate(decision["segments"]) if active_chain(row)]
+    whole_band = {**decision, "d2e_share": np.ones(network["clusters"])}
+    rate = min(downlink(network, whole_band, n)[0] for n in takes_part)
+    return bits / rate if rate > 0 else math.inf
 
 
 def cluster_latency_s(network, decision, n, links) -> float:
@@ -221,17 +244,21 @@ def node_energies_j(network, decision, n, links) -> list[float]:
     energy = [0.0] * (network["devices"] + 1)
     for k in active_chain(segments):
         flops = steps * batch * segments[k - 1] * work["block_flops"] * passes
-        energy[k] += flops * coefficient[k] * speed[k] ** 2 + power[k] * model_s.collect[k]
+        energy[k] += flops * coefficient[k] * speed[k] ** 2
+    for k, time in model_s.collect.items():
+        energy[k] += power[k] * time
     flops = steps * batch * work["embed_flops"] * passes
-    energy[0] += flops * coefficient[0] * speed[0] ** 2 + power[0] * model_s.distribute
+    energy[0] += flops * coefficient[0] * speed[0] ** 2
+    own = gateway(decision, n)
+    energy[own] += power[own] * model_s.distribute
     for here, there, (forward_rate, _), (backward_rate, _) in links.hops:
         bits = steps * batch * activation
         energy[here] += power[here] * bits / forward_rate
         energy[there] += power[there] * bits / backward_rate
     sending = steps * batch * (activation + target) / links.uplink[0] + model_s.up
-    energy[0] += drawn * decision["d2e_power_w"][n] * sending
+    energy[own] += drawn * decision["d2e_power_w"][n] * sending
     mask_s = secure_messages(network, decision).mask_s
-    energy[0] += coefficient[0] * speed[0] ** 3 * mask_s
+    energy[own] += coefficient[own] * speed[own] ** 3 * mask_s
     add_received_energy(network, decision, n, links, energy)
     return energy
 
@@ -244,13 +271,13 @@ def add_received_energy(network, decision, n, links, energy):
     for here, there, (forward_rate, _), (backward_rate, _) in links.hops:
         energy[there] += watt * bits / forward_rate
         energy[here] += watt * bits / backward_rate
-    own = signals(network, decision, n)
+    own, node = signals(network, decision, n), gateway(decision, n)
     for k in links.collect:
-        moved = decision["segments"][n][k - 1] * work["block_param_bits"]
-        energy[0] += watt * (moved + own.report) / links.collect[k]
+        moved = held_bits(network, decision, n, k)
+        energy[node] += watt * (moved + own.report) / links.collect[k]
         energy[k] += watt * (moved + own.grant) / links.distribute[k]
-    down_bits = secure_messages(network, decision).down + own.down
-    energy[0] += watt * (bits + down_bits) / links.downlink[0]
+    down_s = model_times_s(network, decision, n, links).down
+    energy[node] += watt * (bits / links.downlink[0] + down_s)
 
 
 def add_idle_energy(network, n, latency, energy):
@@ -367,7 +394,10 @@ def reference_violations(network, decision) -> set[str]:
     for n in range(network["clusters"]):
         row = decision["segments"][n]
         chain = active_chain(row)
-        active = [0, *chain] if chain else []
+        active, own = senders(decision, n), gateway(decision, n)
+        hops = [i for i in ([0, *chain] if chain else []) if not (i == own == chain[-1])]
+        if chain and own > 0 and network["compute"]["memory_bytes"][n][own - 1] == 0:
+            broken.add("gateway")
         if sum(row) != work["blocks"] and (chain or could_run(network, n)):
             broken.add("segments")
         if chain and decision["micro_batches"][n] not in list(work["micro_batch_choices"]):
@@ -380,7 +410,7 @@ def reference_violations(network, decision) -> set[str]:
         if sum(decision["d2d_share"][n]) > 1 + TOLERANCE:
             broken.add("d2d_share")
         for i in range(network["devices"] + 1):
-            if (i in active) != (decision["d2d_share"][n][i] > 0):
+            if (i in hops) != (decision["d2d_share"][n][i] > 0):
                 broken.add("d2d_share")
             limit = radio["d2d_power_max_w"][n][i] * (1 + TOLERANCE)
             if i in active and not 0 < decision["d2d_power_w"][n][i] <= limit:

@@ -16,14 +16,24 @@ def active_chain(segments_row) -> list[int]:
     return [k + 1 for k, blocks in enumerate(segments_row) if blocks > 0]
 
 
+def gateway(decision, n) -> int:
+    """Node that talks to the base station."""
+    return decision.get("routes", {"gateway": [0] * (n + 1)})["gateway"][n]
+
+
+def senders(decision, n) -> list[int]:
+    """Nodes that send over D2D, in index order; none of a cluster that sits out."""
+    chain = active_chain(decision["segments"][n])
+    return sorted({0, *chain, int(gateway(decision, n))}) if chain else []
+
+
 def interference_w(network, decision, n, j) -> float:
     """(1)."""
     total = 0.0
     for other in range(network["clusters"]):
-        chain = active_chain(decision["segments"][other])
-        if other == n or not chain:
+        if other == n:
             continue
-        for i in [0, *chain]:
+        for i in senders(decision, other):
             gain = network["radio"]["cross_gain"][other][i][n][j]
             total += decision["d2d_power_w"][other][i] * gain
     return network["radio"]["d2d_activity"] * total
@@ -94,7 +104,7 @@ def uplink(network, decision, n) -> tuple[float, float]:
         return 0.0, 0.0
     band = radio["d2e_bandwidth_hz"]
     thermal = band * radio["bs_noise_w_per_hz"]
-    noise, gain = thermal + radio["d2e_interference_w"], radio["d2e_gain"][n][0]
+    noise, gain = thermal + radio["d2e_interference_w"], radio["d2e_gain"][n][gateway(decision, n)]
     sinr = decision["d2e_power_w"][n] * usable(gain, thermal) / (share * noise)
     return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
@@ -105,7 +115,7 @@ def downlink(network, decision, n) -> tuple[float, float]:
     band = radio["d2e_bandwidth_hz"]
     thermal = band * radio["node_noise_w_per_hz"]
     noise = thermal + radio.get("downlink_interference_w", radio["d2e_interference_w"])
-    sinr = radio["bs_power_w"] * usable(radio["d2e_gain"][n][0], thermal) / noise
+    sinr = radio["bs_power_w"] * usable(radio["d2e_gain"][n][gateway(decision, n)], thermal) / noise
     return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
@@ -131,8 +141,8 @@ class Links(NamedTuple):
     hops: list  # sender, receiver, forward and backward
     uplink: tuple[float, float]
     downlink: tuple[float, float]
-    collect: dict[int, float]  # by active device
-    distribute: dict[int, float]
+    collect: dict[int, float]  # to the gateway, by every other node that sends
+    distribute: dict[int, float]  # and back
 
     def rates(self):
         """Of all messages."""
@@ -142,18 +152,21 @@ class Links(NamedTuple):
 
 
 def cluster_links(network, decision, n) -> Links:
-    """Links of the chain, from the control unit over its active devices and back."""
-    chain = active_chain(decision["segments"][n])
+    """Links of the chain, from the control unit over its active devices to the gateway."""
+    chain, own = active_chain(decision["segments"][n]), gateway(decision, n)
     hops = []
-    for here, there in pairwise([0, *chain, 0]):
+    for here, there in pairwise([0, *chain, own]):
+        if here == there:
+            continue
         share = decision["d2d_share"][n][here]
         forward = d2d_link(network, decision, n, here, there, share)
         backward = d2d_link(network, decision, n, there, here, share)
         hops.append((here, there, forward, backward))
+    others = [node for node in senders(decision, n) if node != own]
     return Links(
         hops=hops,
         uplink=uplink(network, decision, n),
         downlink=downlink(network, decision, n),
-        collect={k: narrowed_d2d_rate(network, decision, n, k, 0) for k in chain},
-        distribute={k: narrowed_d2d_rate(network, decision, n, 0, k) for k in chain},
+        collect={k: narrowed_d2d_rate(network, decision, n, k, own) for k in others},
+        distribute={k: narrowed_d2d_rate(network, decision, n, own, k) for k in others},
     )

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.edge.cost.convergence import Learning
-from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.decision import Decision, Routes
 from collapipe_jax.edge.cost.problem import Control, RoundProblem, SecureExchange, Signalling
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
@@ -44,5 +44,9 @@ def as_problem(network):
 
 def as_decision(decision):
     """The package's decision, in the precision that is switched on."""
-    names = [key for key in decision if key not in ("format", "policy")]
-    return Decision(**{key: jnp.asarray(np.asarray(decision[key])) for key in names})
+    names = [key for key in decision if key not in ("format", "policy", "routes")]
+    routes = decision.get("routes")
+    if routes is not None:
+        routes = Routes(**{key: jnp.asarray(np.asarray(number)) for key, number in routes.items()})
+    numbers = {key: jnp.asarray(np.asarray(decision[key])) for key in names}
+    return Decision(**numbers, routes=routes)

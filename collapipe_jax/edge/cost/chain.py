@@ -39,7 +39,7 @@ class Chain(NamedTuple):
         """Nodes that send over D2D: members and the gateway."""
         if self.gateway is None:
             return self.members
-        return self.members | (self.gateway & self.members[0])
+        return self.members | (self.gateway & self.members[:1])
 
     @property
     def hops(self) -> ActiveNodes:
@@ -66,7 +66,7 @@ def gateway_nodes(routes: Routes | None, nodes: int) -> _Gateway:
     if routes is None:
         return None
     gateway = jnp.asarray(routes.gateway)
-    return gateway == jnp.arange(nodes).reshape(-1, *[1] * gateway.ndim)
+    return gateway[None] == jnp.arange(nodes).reshape(-1, *[1] * gateway.ndim)
 
 
 def chain_of(segments: Num[Array, "K N *batch"], routes: Routes | None = None) -> Chain:
@@ -138,7 +138,7 @@ def from_previous(values: PerNode, chain: Chain) -> PerNode:
         last = jnp.where(members[node], values[node], last)
     if chain.gateway is None:
         return jnp.stack([jnp.where(members[0], last, 0.0), *moved])
-    ends = chain.gateway & members[0] & ~chain._is_last
+    ends = chain.gateway & members[:1] & ~chain._is_last
     return jnp.stack([jnp.zeros_like(last), *moved]) + jnp.where(ends, last, 0.0)
 
 

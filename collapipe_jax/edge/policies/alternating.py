@@ -221,7 +221,7 @@ def _subsets(
     """Subsets ``[K, N, A, R]`` of the active devices, and their costs."""
     received_w = received_interference_w(own, allocation)
     speed = problem.by_node.flops_per_s[1:]
-    held = own.active[1:, :, None]
+    held = own.chain.members[1:, :, None]
     subsets = candidate_sets(1.0 / speed[None]) & held
     # An empty one counts for the present one: all clusters that take part still do.
     subsets = jnp.where(jnp.any(subsets, axis=0), subsets, held)

@@ -28,6 +28,7 @@ from collapipe_jax.edge.policies.client_policies import (
 from collapipe_jax.edge.policies.dssra import dssra, dssra_wide
 from collapipe_jax.edge.policies.greedy import greedy
 from collapipe_jax.edge.policies.sit_out import within_deadline
+from collapipe_jax.edge.solver.gateways import likeliest_routes
 
 
 def at_best_micro_batches(decide: Callable[..., Decision]) -> Callable[..., Decision]:
@@ -53,6 +54,24 @@ def at_best_micro_batches(decide: Callable[..., Decision]) -> Callable[..., Deci
 
     return decided
 
+
+def on_routes(decide: Callable[..., Any]) -> Callable[..., Any]:
+    """A policy of pipelines with an option ``routes``.
+
+    With ``gateways`` parameters come by broadcast, and the likeliest node of every cluster talks
+    to the base station, see :func:`likeliest_routes`. The policy decides the rest.
+    """
+
+    def decided(problem: RoundProblem, *others: Any, routes: str, **options: Any) -> Any:
+        if routes == "gateways":
+            problem = problem.replace(routes=likeliest_routes(problem))
+        return decide(problem, *others, **options)
+
+    return decided
+
+
+ROUTES = ("control_units", "gateways")
+"""Routes of pipelines that do not decide them."""
 
 Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
 """``policy(key, problem) -> decision``: pure and jittable, on every network."""
@@ -99,24 +118,28 @@ POLICIES: dict[str, PolicyEntry] = {
         ("micro_batches",),
     ),
     "greedy": PolicyEntry(
-        lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
+        on_routes(lambda problem, micro_batches: greedy(problem, micro_batches).decision),
+        ("micro_batches", "routes"),
     ),
     "alternating": PolicyEntry(
-        lambda problem, micro_batches, decides: (
-            alternating(problem, micro_batches, decides).decision
+        on_routes(
+            lambda problem, micro_batches, decides: (
+                alternating(problem, micro_batches, decides).decision
+            )
         ),
-        ("micro_batches", "decides"),
+        ("micro_batches", "decides", "routes"),
     ),
     "static_pipeline": PolicyEntry(
-        within_deadline(at_best_micro_batches(static_pipeline)),
-        ("micro_batches", "best_micro_batches", "deadline"),
+        on_routes(within_deadline(at_best_micro_batches(static_pipeline))),
+        ("micro_batches", "best_micro_batches", "deadline", "routes"),
     ),
     "titanic": PolicyEntry(
-        within_deadline(functools.partial(titanic, micro_batches=1)), ("partitions", "deadline")
+        on_routes(within_deadline(functools.partial(titanic, micro_batches=1))),
+        ("partitions", "deadline", "routes"),
     ),
     "titanic_pipelined": PolicyEntry(
-        within_deadline(at_best_micro_batches(titanic)),
-        ("micro_batches", "best_micro_batches", "partitions", "deadline"),
+        on_routes(within_deadline(at_best_micro_batches(titanic))),
+        ("micro_batches", "best_micro_batches", "partitions", "deadline", "routes"),
     ),
     "random": PolicyEntry(within_deadline(random_policy), ("deadline",), random=True),
     "vanilla_fl": PolicyEntry(vanilla_fl, _WHOLE_MODELS, by_clients=True),
@@ -145,6 +168,7 @@ def make_policy(
     accumulation: int | str = BEST,
     clients: int | str = BEST,
     broadcast: bool = True,
+    routes: str = "control_units",
     deadline: float = 0.0,
 ) -> Policy:
     """A policy by name; the same object for all values of options that it does not take.
@@ -163,6 +187,7 @@ def make_policy(
       accumulation: pieces of a client's part, of whole models; ``best`` are the least that fit.
       clients: of a cluster, of ``selected_fl``; ``best`` keep all limits and end first.
       broadcast: send parameters to all clients in one transmission.
+      routes: of pipelines with a rule for them, ``control_units`` or ``gateways``.
       deadline: after which a policy that ignores the channel leaves a cluster or client out of
         the round, in reference latencies; 0 is off.
 
@@ -193,6 +218,7 @@ def make_policy(
         "accumulation": accumulation,
         "clients": clients,
         "broadcast": broadcast,
+        "routes": routes,
         "deadline": deadline,
     }
     return _policy(entry, **{option: options[option] for option in entry.options})

@@ -19,7 +19,7 @@ from collapipe_jax.edge.network.mobility import MobilityParams
 from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.edge.policies.alternating import KNOBS
 from collapipe_jax.edge.policies.client_shares import SHARES, SPLITS
-from collapipe_jax.edge.policies.registry import POLICIES
+from collapipe_jax.edge.policies.registry import POLICIES, ROUTES
 from collapipe_jax.edge.system import ControlParams, RadioParams
 from collapipe_jax.runs.config.keys import LEARNING_KEYS, Key, key, own_seed, section
 
@@ -290,6 +290,14 @@ KEYS: dict[str, Any] = {
             True,
             "data-parallel policies send parameters down to all clients in one transmission",
             why="the parameters are the same for all; multicast is part of LTE (eMBMS)",
+        ),
+        routes=key(
+            "control_units",
+            "who talks to the base station in a pipeline of static_pipeline, titanic, "
+            "titanic_pipelined, greedy or alternating: `control_units`, or `gateways`, the likeliest "
+            "node of every cluster, with parameters by broadcast; dssra_wide decides it",
+            choices=ROUTES,
+            why="as in the paper; docs/system-model.md, section 18",
         ),
         deadline=key(
             0.0,

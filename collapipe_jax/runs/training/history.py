@@ -10,6 +10,7 @@ import numpy as np
 
 from collapipe_jax.core.files import append_line, finite
 from collapipe_jax.core.quantity import quantities
+from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.round_cost import RoundCost
 from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.learning.federated.bound_constants import BoundConstants
@@ -80,8 +81,10 @@ def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -
         "erased_fraction": learning.erased_fraction,
         "gradient_norm": learning.gradient_norm,
     }
-    static = ("whole_model", "broadcast", "tier")
-    metrics |= {name: value for name, value in vars(decision).items() if name not in static}
+    other = ("whole_model", "broadcast", "tier", "routes")
+    metrics |= {name: value for name, value in vars(decision).items() if name not in other}
+    if isinstance(decision, Decision) and decision.routes is not None:
+        metrics |= vars(decision.routes)
     if cost.control_unit_memory_bytes is not None:
         metrics["control_unit_memory_bytes"] = cost.control_unit_memory_bytes
     if learning.secure is not None:

@@ -19,7 +19,7 @@ from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.convergence import local_steps_drift
-from collapipe_jax.edge.cost.decision import decision_partition
+from collapipe_jax.edge.cost.decision import Routes, decision_partition
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, round_links
 from collapipe_jax.edge.cost.problem import SecureExchange
@@ -50,6 +50,7 @@ class Case:
     drift: bool = False
     caps: bool = False
     coupled: bool = False
+    routes: bool = False
     temperature: float = 0.1
 
 
@@ -86,12 +87,16 @@ CASES = {
     "coupled, caps, drift, large, ergodic": Case(
         (4, 5, 12), rate_law="ergodic", coupled=True, caps=True, drift=True
     ),
+    "routes": Case(routes=True, receive_power_w=2.0),
+    "routes, half duplex, secure, coupled, caps": Case(
+        routes=True, duplex="half", secure=True, coupled=True, caps=True
+    ),
     "another temperature": Case(temperature=0.23),
 }
 SLOW = {"one cluster", "large", "above the ceiling, ergodic", "coupled, caps, large batch"}
 SLOW |= {"caps", "coupled", "drift", "coupled, above the ceiling", "coupled, caps, amplifiers"}
 SLOW |= {"ergodic", "half duplex", "reliable", "receiving", "large batch", "another temperature"}
-SLOW |= {"idle power", "coupled, caps, drift, large, ergodic"}
+SLOW |= {"routes", "idle power", "coupled, caps, drift, large, ergodic"}
 """Cases whose parts others have too."""
 assert set(RATE_LAWS) == {case.rate_law for case in CASES.values()}
 
@@ -128,6 +133,11 @@ def draw(case, seed=0):
         control = problem.control
         budget_j = 0.05 / case.amplifier_efficiency * control.energy_budget_j
         problem = problem.replace(control=control.replace(energy_budget_j=budget_j))
+    if case.routes:
+        rng = np.random.default_rng(seed)
+        gateway = jnp.asarray(rng.integers(devices + 1, size=(clusters, case.batch)))
+        broadcast = jnp.asarray(rng.integers(2, size=case.batch))
+        problem = problem.replace(routes=Routes(gateway=gateway, broadcast=broadcast))
     logs = random_logs(np.random.default_rng(seed), clusters, devices, case.batch, spread=2.5)
     return problem, decision, logs
 
@@ -222,9 +232,8 @@ def test_the_slope_is_that_of_automatic_differentiation(name):
         # Relative to itself, or where its terms cancel to the least objective there is.
         np.testing.assert_allclose(got, true, rtol=error, atol=error * least, err_msg=field)
         assert np.any(true != 0), field
-    idle = ~np.asarray(fixed.active)
-    assert np.all(np.asarray(found.slope.d2d_share)[idle] == 0)
-    assert np.all(np.asarray(found.slope.d2d_power)[idle] == 0)
+    for got, used in zip(found.slope, fixed.chain.used, strict=True):
+        assert np.all(np.asarray(got)[~np.asarray(used)] == 0)
 
 
 @pytest.mark.parametrize("name", ["above the ceiling", "below the ceiling", "caps", "coupled"])
