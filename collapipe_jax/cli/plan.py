@@ -192,17 +192,24 @@ def _decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) 
             stage_names[int(np.argmax(flows[n]))],
             f"{1e3 * flows[n].max():.3g}",
             f"{bytes_to_mib(np.max(cost.memory_bytes[n])):.0f}",
+            _gateway_name(decision, n),
         )
         if not cost.absent[n]
-        else (str(n), "absent", *["-"] * 5)
+        else (str(n), "absent", *["-"] * 6)
         for n in range(problem.clusters)
     ]
     headings = ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms")
     schedule = problem.workload.schedule
     title = "Decision" if schedule == "gpipe" else f"Decision under the schedule {schedule}"
-    table = make_table((*headings, "memory, MiB"), rows, left=0, title=title)
-    table.columns[4].justify = "left"
+    table = make_table((*headings, "memory, MiB", "gateway"), rows, left=0, title=title)
+    table.columns[4].justify = table.columns[7].justify = "left"
     return table
+
+
+def _gateway_name(decision: Decision, cluster: int) -> str:
+    """The node of a cluster that talks to the base station."""
+    node = 0 if decision.routes is None else int(decision.routes.gateway[cluster])
+    return f"device {node}" if node else "control unit"
 
 
 def _stage_names(devices: int) -> list[str]:
