@@ -142,11 +142,11 @@ class SecureMessages(NamedTuple):
 
 
 def secure_messages(network, decision) -> SecureMessages:
-    """(38)-(41): of every cluster that takes part."""
+    """(38)-(41): of every cluster that takes part; in the clear its update goes up."""
     work, own = network["workload"], network.get("secure_aggregation")
     model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
     if own is None:
-        return SecureMessages(model_bits, model_bits, 0.0, 0.0)
+        return SecureMessages(work["update_ratio"] * model_bits, model_bits, 0.0, 0.0)
     parties = sum(bool(active_chain(row)) for row in decision["segments"])
     masked_bits = own["number_ratio"] * model_bits + own["count_bits"]
     secret, lost = own["secret_bits"], own["dropout_probability"]
@@ -186,7 +186,7 @@ def model_times_s(network, decision, n, links) -> ModelTimes:
     secure = secure_messages(network, decision)
     collect, distribute = {}, 0.0
     for k, rate in links.collect.items():
-        collect[k] = (segments[k - 1] * block_bits + own.report) / rate
+        collect[k] = (segments[k - 1] * work["update_ratio"] * block_bits + own.report) / rate
     for k, rate in links.distribute.items():
         distribute += (segments[k - 1] * block_bits + own.grant) / rate
     up = (secure.up + own.up) / links.uplink[0]
@@ -247,7 +247,7 @@ def add_received_energy(network, decision, n, links, energy):
     own = signals(network, decision, n)
     for k in links.collect:
         moved = decision["segments"][n][k - 1] * work["block_param_bits"]
-        energy[0] += watt * (moved + own.report) / links.collect[k]
+        energy[0] += watt * (work["update_ratio"] * moved + own.report) / links.collect[k]
         energy[k] += watt * (moved + own.grant) / links.distribute[k]
     down_bits = secure_messages(network, decision).down + own.down
     energy[0] += watt * (bits + down_bits) / links.downlink[0]

@@ -126,6 +126,7 @@ def fix_partition(
         Senders(
             takes_part=participates,
             model_bits=work.model_bits,
+            update_bits=work.update_bits,
             nodes=sum_nodes(active.astype(samples.dtype)),
             power_w=problem.compute.node_power_w[:, 0],
         ),
@@ -151,8 +152,8 @@ def fix_partition(
         hop_bits=jnp.where(active, step_bits, 0.0),
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
-        move_bits=jnp.stack([move_bits, move_bits]) + inside.move_bits,
-        upload_bits=model_bits + added.upload_bits,
+        move_bits=jnp.stack([work.update_ratio * move_bits, move_bits]) + inside.move_bits,
+        upload_bits=work.update_ratio * model_bits + added.upload_bits,
         download_bits=model_bits + (added.shared_bits + added.own_bits),
         upload_s=per_cluster(added.upload_s),
         prepare_s=per_cluster(inside.prepare_s),

@@ -124,7 +124,9 @@ def cost_at(problem: RoundProblem, linear: LinearCosts, segments: Array) -> tupl
     bits = jnp.where(held, added.move_bits, 0.0)
 
     def moved(per_block):
-        per_bit = per_block / problem.workload.block_param_bits
+        # A block that a device returns has the bits of its update.
+        per_bit = per_block.at[0].divide(problem.workload.update_ratio)
+        per_bit = per_bit / problem.workload.block_param_bits
         return sum_nodes(sum_nodes(product_or_zero(bits, per_bit)))
 
     node_cost = sum_nodes(unit_costs(problem).energy_per_j * added.node_j)
@@ -300,7 +302,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
         receive_per_s=per_j * problem.compute.receive_power_w,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
-        collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
+        collect_s=work.update_ratio * block_s(max_power_w, gain[:, 0], received_w[0]),
         distribute_s=block_s(max_power_w[0], gain[0], received_w),
     )
 
