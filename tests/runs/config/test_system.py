@@ -28,6 +28,7 @@ OTHER = {
     "network.order": "tour",
     "devices.control_unit": "jetson_tx2",
     "devices.kinds": ("jetson_nano",),
+    "payload.update_number_bits": 8,
     "radio.rate_law": "ergodic",
     "radio.duplex": "half",
     "radio.retransmissions": "reliable",
