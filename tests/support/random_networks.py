@@ -43,6 +43,7 @@ def _workload(rng, around, blocks, choices):
         "target_bits": float(around(3.9e4)),
         "block_param_bits": float(around(1.9e6)),
         "embedding_param_bits": float(around(4.7e6)),
+        "update_ratio": 1.0,
         "block_static_bytes": float(around(3.1e7)),
         "block_kept_bytes": float(around(2.2e6)),
         "block_working_bytes": float(around(3.7e6)),

@@ -141,11 +141,11 @@ class SecureMessages(NamedTuple):
 
 
 def secure_messages(network, decision) -> SecureMessages:
-    """(38)-(41): of every cluster that takes part."""
+    """(38)-(41): of every cluster that takes part; in the clear its update goes up."""
     work, own = network["workload"], network.get("secure_aggregation")
     model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
     if own is None:
-        return SecureMessages(model_bits, model_bits, 0.0, 0.0, 0.0)
+        return SecureMessages(work["update_ratio"] * model_bits, model_bits, 0.0, 0.0, 0.0)
     parties = sum(bool(active_chain(row)) for row in decision["segments"])
     masked_bits = own["number_ratio"] * model_bits + own["count_bits"]
     secret, lost = own["secret_bits"], own["dropout_probability"]
@@ -183,7 +183,8 @@ def model_times_s(network, decision, n, links) -> ModelTimes:
     own, secure = signals(network, decision, n), secure_messages(network, decision)
     collect, distribute = {}, 0.0
     for k, rate in links.collect.items():
-        collect[k] = (held_bits(network, decision, n, k) + own.report) / rate
+        held = work["update_ratio"] * held_bits(network, decision, n, k)
+        collect[k] = (held + own.report) / rate
     for k, rate in links.distribute.items():
         distribute += (held_bits(network, decision, n, k) + own.grant) / rate
     up = (secure.up + own.up) / links.uplink[0]
@@ -274,7 +275,8 @@ def add_received_energy(network, decision, n, links, energy):
     own, node = signals(network, decision, n), gateway(decision, n)
     for k in links.collect:
         moved = held_bits(network, decision, n, k)
-        energy[node] += watt * (moved + own.report) / links.collect[k]
+        returned = work["update_ratio"] * moved
+        energy[node] += watt * (returned + own.report) / links.collect[k]
         energy[k] += watt * (moved + own.grant) / links.distribute[k]
     down_s = model_times_s(network, decision, n, links).down
     energy[node] += watt * (bits / links.downlink[0] + down_s)

@@ -239,7 +239,7 @@ def _least_d2e_s(problem: RoundProblem) -> tuple[Float[Array, " N"], Float[Array
     down_s = bit_time_s(radio, radio.d2e_bandwidth_hz, downlink_sinr(radio, gain))
     added = _least_additions(problem)
     up_bits, down_bits = added.upload_bits, added.shared_bits + added.own_bits
-    up_s = (samples * work.uplink_bits + work.model_bits + up_bits) * up_s
+    up_s = (samples * work.uplink_bits + work.update_bits + up_bits) * up_s
     down_s = (samples * work.activation_bits + work.model_bits + down_bits) * down_s
     runs = can_run(problem)
     return jnp.where(runs, up_s, 0.0), jnp.where(runs, down_s, 0.0)
@@ -249,8 +249,8 @@ def _uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """Part of every uplink in :func:`control_unit_floor_j`."""
     work, radio = problem.workload, problem.radio
     noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
-    model_bits = work.model_bits + _least_additions(problem).upload_bits
-    bits = work.local_steps * work.batch * work.uplink_bits + model_bits
+    update_bits = work.update_bits + _least_additions(problem).upload_bits
+    bits = work.local_steps * work.batch * work.uplink_bits + update_bits
     floor_j = bits * least_bit_energy_j(radio, noise, radio.d2e_gain[:, 0])
     return jnp.where(can_run(problem), floor_j, 0.0)
 
@@ -260,6 +260,7 @@ def _least_additions(problem: RoundProblem) -> SenderAddition:
     senders = Senders(
         takes_part=can_run(problem),
         model_bits=problem.workload.model_bits,
+        update_bits=problem.workload.update_bits,
         nodes=2,
         power_w=problem.compute.node_power_w[:, 0],
     )

@@ -199,19 +199,20 @@ def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
     if decision.tier != "hierarchical":
         none = jnp.zeros(len(trains))
         return _Exchange(none, none, jnp.zeros_like(power_w), jnp.zeros_like(power_w))
-    links, bits = replica_links(problem, decision), client_model_bits(problem.workload, decision)
+    work, links = problem.workload, replica_links(problem, decision)
     down_bit_s = jnp.where(trains, links.down_bit_s, 0.0)
     up_bit_s = jnp.where(trains, links.up_bit_s, 0.0)
     # Replicas are the same for all devices; signals are each one's.
     signals = d2d_signals(problem, decision.samples.T).move_bits
     reports, grants = jnp.swapaxes(jnp.broadcast_to(signals, (2, *trains.T.shape)), 1, 2)
-    granted_s, heard_s = product_or_zero(grants, down_bit_s), bits * down_bit_s
+    granted_s = product_or_zero(grants, down_bit_s)
+    heard_s = client_model_bits(work, decision) * down_bit_s
     distribute_s = jnp.sum(heard_s, axis=1)
     if decision.broadcast:
         distribute_s = jnp.max(heard_s, axis=1)
         heard_s = jnp.where(trains, distribute_s[:, None], 0.0)
     distribute_s = distribute_s + jnp.sum(granted_s, axis=1)
-    up_s = (bits + reports) * up_bit_s
+    up_s = (client_update_bits(work, decision) + reports) * up_bit_s
     air_s = jnp.concatenate([distribute_s[:, None], up_s], axis=1)
     drawn_w = power_w / problem.radio.amplifier_efficiency
     collect_s = jnp.sum(up_s, axis=1)
@@ -239,7 +240,7 @@ def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLin
         messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
         messages_s = messages_s + 2 * problem.compute.link_overhead_s
     added = _additions(problem, decision)
-    up_bits = client_model_bits(work, decision) + added.upload_bits
+    up_bits = client_update_bits(work, decision) + added.upload_bits
     upload_s = up_bits * links.uplink_bit_s + added.upload_s
     times = ClientTimes(
         download_s=_download_s(problem, decision, links),
@@ -281,6 +282,7 @@ def _additions(problem: RoundProblem, decision: ClientDecision) -> SenderAdditio
     senders = Senders(
         takes_part=sends(decision),
         model_bits=client_model_bits(problem.workload, decision),
+        update_bits=client_update_bits(problem.workload, decision),
         nodes=nodes,
         power_w=by_sender(problem.compute.node_power_w, decision),
     )
@@ -304,6 +306,11 @@ def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, 
     """``D`` of docs/system-model.md, section 6: parameters of a client on a link."""
     bits = decision.client_blocks * work.block_param_bits + work.embedding_param_bits
     return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
+
+
+def client_update_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+    """Bits of a client's parameters on their way up, docs/system-model.md, section 17."""
+    return work.update_ratio * client_model_bits(work, decision)
 
 
 def model_ends(work: Workload) -> ModelEnds:
@@ -332,7 +339,7 @@ def _node_energy_j(
     joules_per_flop = by_client(compute.joules_per_flop, decision)
     computing_j = samples * _client_flops(work, decision) * joules_per_flop
     added = _additions(problem, decision)
-    up_bits = client_model_bits(work, decision) + added.upload_bits
+    up_bits = client_update_bits(work, decision) + added.upload_bits
     if not decision.whole_model:
         up_bits = up_bits + samples * work.uplink_bits
     sending_j = jnp.where(sends(decision), up_bits * links.uplink_bit_s, 0.0)

@@ -159,19 +159,32 @@ def gradient_noise(
     return sampling + terms * learning.gradient_heterogeneity * erasure_noise(descent)
 
 
-def longest_step(learning: Learning, descent: DescentSettings) -> _Scalar:
+def longest_step(
+    learning: Learning, descent: DescentSettings, rounding_variance: float = 0.0
+) -> _Scalar:
     """``1 / (L_s (1 + r))``, up to where :func:`one_step_bound` holds."""
-    return 1.0 / (descent.smoothness * (1.0 + _amplified(learning, descent)))
+    amplified = _amplified(learning, descent, rounding_variance)
+    return 1.0 / (descent.smoothness * (1.0 + amplified))
 
 
-def _amplified(learning: Learning, descent: DescentSettings) -> _Scalar:
-    """``r = 2 sum_n w_n^2 a_n``, by which losses amplify the mean's own squared gradient."""
-    return 2.0 * jnp.sum(learning.cluster_weight**2 * erasure_noise(descent))
+def _amplified(
+    learning: Learning, descent: DescentSettings, rounding_variance: float = 0.0
+) -> _Scalar:
+    """``r = 2 sum_n w_n^2 a_n``, by which losses amplify the mean's own squared gradient.
+
+    With rounded updates ``a_n`` grows to that of docs/theory.md (T29).
+    """
+    noise = (1.0 + rounding_variance) * erasure_noise(descent) + rounding_variance
+    return 2.0 * jnp.sum(learning.cluster_weight**2 * noise)
 
 
-def _divergence(learning: Learning, descent: DescentSettings) -> _Scalar:
-    """Sum of the clusters' noise at one local step a round."""
-    return jnp.sum(learning.cluster_weight**2 * gradient_noise(learning, descent, 2.0))
+def _divergence(
+    learning: Learning, descent: DescentSettings, rounding_variance: float = 0.0
+) -> _Scalar:
+    """Sum of the clusters' noise at one local step a round, docs/theory.md (T29) if rounded."""
+    noise = (1.0 + rounding_variance) * gradient_noise(learning, descent, 2.0)
+    rounded = 2.0 * rounding_variance * learning.gradient_heterogeneity
+    return jnp.sum(learning.cluster_weight**2 * (noise + rounded))
 
 
 def _less_absorbed(total: _Scalar, absorbed: _Scalar, closes: Bool[Array, ""]) -> _Scalar:
@@ -191,17 +204,21 @@ def privacy_noise(
 
 
 def one_step_bound(
-    learning: Learning, descent: DescentSettings, added_variance: Array | float = 0.0
+    learning: Learning,
+    descent: DescentSettings,
+    added_variance: Array | float = 0.0,
+    rounding_variance: float = 0.0,
 ) -> _Scalar:
     """Bound at one local step a round. Source: docs/system-model.md (18).
 
     It is infinite for steps longer than :func:`longest_step`. ``added_variance`` is as in
-    :func:`privacy_noise`.
+    :func:`privacy_noise`. ``rounding_variance`` is of updates that are rounded without bias and
+    without residuals, over their squared norm.
     """
-    divergence = _divergence(learning, descent)
+    divergence = _divergence(learning, descent, rounding_variance)
     floor = descent.smoothness * descent.step_size * divergence
     start = 2.0 * descent.start_gap / (descent.step_size * descent.rounds)
-    longest = longest_step(learning, descent)
+    longest = longest_step(learning, descent, rounding_variance)
     total = start + floor + privacy_noise(descent, added_variance)
     return jnp.where(descent.step_size <= longest * (1.0 + 1e-6), total, jnp.inf)
 
@@ -211,11 +228,12 @@ def local_steps_bound(
     descent: DescentSettings,
     local_steps: Array | int,
     added_variance: Array | float = 0.0,
+    rounding_variance: float = 0.0,
 ) -> _Scalar:
-    """Bound with clusters that drift apart over ``H`` local steps, docs/theory.md (T12).
+    """Bound with clusters that drift apart over ``H`` local steps, docs/theory.md (T12), (T30).
 
     What is bounded is the gradient at the clusters' weighted mean, over all local steps.
-    ``added_variance`` is as in :func:`privacy_noise`.
+    ``added_variance`` and ``rounding_variance`` are as in :func:`one_step_bound`.
     """
     weight = learning.cluster_weight
     spread = weight * (1.0 - weight)
@@ -223,17 +241,22 @@ def local_steps_bound(
     extra = local_steps - 1.0
     erasure = erasure_noise(descent)
     noise = gradient_noise(learning, descent, _DRIFT_TERMS)
+    # What the server averages is rounded, and what a cluster drifts by is not.
+    rounded = 2.0 * rounding_variance * local_steps
+    sent_erasure = (1.0 + 2.0 * rounding_variance) * erasure + rounded
+    sent_noise = (1.0 + 2.0 * rounding_variance) * noise
+    sent_noise = sent_noise + _DRIFT_TERMS * rounded * learning.gradient_heterogeneity
 
     growth = 2.0 * relative**2 * extra * (local_steps + _DRIFT_TERMS * jnp.max(erasure))
-    share = 1.0 + _DRIFT_TERMS * relative * jnp.max(weight * erasure)
+    share = 1.0 + _DRIFT_TERMS * relative * jnp.max(weight * sent_erasure)
     drift = share * relative**2 * extra / (1.0 - growth)
     absorbed = _DRIFT_TERMS * (
-        relative * jnp.sum(weight**2 * erasure) + 2.0 * drift * jnp.sum(spread * erasure)
+        relative * jnp.sum(weight**2 * sent_erasure) + 2.0 * drift * jnp.sum(spread * erasure)
     )
     heterogeneity = 2.0 / 3.0 * (2.0 * local_steps - 1.0) * learning.gradient_heterogeneity
     total = (
         2.0 * descent.start_gap / (descent.step_size * local_steps * descent.rounds)
-        + relative * jnp.sum(weight**2 * noise)
+        + relative * jnp.sum(weight**2 * sent_noise)
         + drift * (jnp.sum(spread * noise) + heterogeneity)
         + privacy_noise(descent, added_variance, local_steps)
     )

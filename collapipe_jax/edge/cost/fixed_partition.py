@@ -160,6 +160,7 @@ def fix_partition(
         Senders(
             takes_part=participates,
             model_bits=work.model_bits,
+            update_bits=work.update_bits,
             nodes=sum_nodes(active.astype(samples.dtype)),
             power_w=at_gateway(jnp.swapaxes(problem.compute.node_power_w, 0, 1), gateway),
         ),
@@ -198,8 +199,8 @@ def fix_partition(
         hop_bits=jnp.where(hops, step_bits, 0.0),
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
-        move_bits=jnp.stack([held_bits, held_bits]) + inside.move_bits,
-        upload_bits=model_bits + added.upload_bits,
+        move_bits=jnp.stack([work.update_ratio * held_bits, held_bits]) + inside.move_bits,
+        upload_bits=work.update_ratio * model_bits + added.upload_bits,
         download_bits=shared_bits + added.own_bits,
         broadcast_s=broadcast_s,
         upload_s=per_cluster(added.upload_s),

@@ -39,6 +39,9 @@ class Workload(Struct):
     embedding_param_bits: Array = quantity(
         "parameters of the embedding on a link; 0 if it is not aggregated", "D_E"
     )
+    update_ratio: Array = positive(
+        "bits of a parameter on its way up over those on its way down", "r_U", missing=1.0
+    )
     block_static_bytes: Array = positive(
         "weights, gradients and optimiser state", "m_{static}", unit="byte per block"
     )
@@ -75,5 +78,10 @@ class Workload(Struct):
 
     @property
     def model_bits(self) -> Array | float:
-        """Bits of all parameters on the link to the base station."""
+        """Bits of all parameters on the link from the base station."""
         return self.blocks * self.block_param_bits + self.embedding_param_bits
+
+    @property
+    def update_bits(self) -> Array | float:
+        """Bits of all parameters' updates on the link to the base station."""
+        return self.update_ratio * self.model_bits

@@ -250,7 +250,8 @@ def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
     bit_j = IN_REACH * least_bit_energy_j(radio, radio.node_noise_w_per_hz, gain)
     block_j = jax.vmap(block_energy_j, -1, -1)(problem)
     bits = 2.0 * work.local_steps * work.batch * work.activation_bits
-    return block_j + work.block_param_bits * bit_j[:, :, 0], bits * jnp.min(bit_j, axis=2)
+    collected_bits = work.update_ratio * work.block_param_bits
+    return block_j + collected_bits * bit_j[:, :, 0], bits * jnp.min(bit_j, axis=2)
 
 
 def _least_log_factor(suffices: Callable[[Array], Array], least: Array) -> Array:

@@ -319,7 +319,8 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
         receive_per_s=per_j * problem.compute.receive_power_w,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
-        collect_s=block_s(max_power_w, to_gateway, at_gateway(received_w, gateway)),
+        collect_s=work.update_ratio
+        * block_s(max_power_w, to_gateway, at_gateway(received_w, gateway)),
         distribute_s=block_s(at_gateway(max_power_w, gateway), from_gateway, received_w),
     )
 

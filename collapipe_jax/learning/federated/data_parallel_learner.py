@@ -88,8 +88,9 @@ class DataParallelLearner:
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
         """Effect on learning of a data-parallel decision and of its cost."""
-        is_split = self.rules.secure_aggregation is not None and not decision.whole_model
-        blocks = decision.client_blocks if is_split else None
+        rules, blocks = self.rules, None
+        if rules.secure_aggregation is not None or rules.update_quantiser is not None:
+            blocks = None if decision.whole_model else decision.client_blocks
         return ClientsOutcome(decision.samples, cost.loss_probability, blocks)
 
     @jax.jit

@@ -25,6 +25,11 @@ from collapipe_jax.learning.federated.optimizers import (
     proximal_gradient,
     updated_average,
 )
+from collapipe_jax.learning.federated.quantisation import (
+    Residuals,
+    empty_residuals,
+    quantised_mean,
+)
 from collapipe_jax.learning.federated.secure_aggregation import SecureReport, secure_mean
 from collapipe_jax.learning.models.adapters import join
 from collapipe_jax.learning.models.layers import Params
@@ -49,7 +54,7 @@ RULES: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {COPY: (CLUSTER,), BLOCK: (STAGE,), EXAMPLE: (STAGE,)},
 )
 """Axes of a mesh by those of arrays, without a pipeline and with one."""
-_BY_COPY = {"client_optimizer", "client_variates"}
+_BY_COPY = {"client_optimizer", "client_variates", "residuals"}
 """Parts of a state with a leading axis of clusters or clients."""
 _BY_BLOCK = "encoder"
 """Part of a model with an axis of blocks, after that of the copies."""
@@ -250,6 +255,7 @@ class LearningState(NamedTuple):
     base: Params  # frozen parameters of embedding and encoder; without leaves where there are none
     variates: ControlVariates | None = None  # of SCAFFOLD
     average: Params | None = None  # of ``trained`` over the rounds, see ``Rules.server_average``
+    residuals: Residuals | None = None  # of quantised updates
 
     @property
     def trained(self) -> Params:
@@ -299,6 +305,7 @@ def initial_state(
         server_optimizer=optimizers.server.init(client),
         base=base,
         variates=_initial_variates(client, clients) if rules.control_variates else None,
+        residuals=empty_residuals(rules.update_quantiser, client, clients),
     )
     if rules.server_average is None:
         return state
@@ -350,7 +357,7 @@ def learn_round(
     steps = jax.tree.leaves(batches)[0].shape[0]
     # Numbers up to that of the steps make the keys of steps and of the round's erasures.
     server_key = jax.random.fold_in(key, steps + 1)
-    step, secure = _server_step(rules, state.client, copies, participation, server_key)
+    step, residuals, secure = _server_step(rules, state, copies, participation, server_key)
     before = state.client, state.server_optimizer
     counts = anyone if privacy is None else True  # a noisy step does not tell who was there
     client, server_optimizer = apply_gradient(optimizers.server, step, before, index, counts)
@@ -363,6 +370,7 @@ def learn_round(
     after = after._replace(
         variates=_updated_variates(state.variates, mean, shares, participation.presence),
         average=state.average,
+        residuals=residuals,
     )
     if secure is not None:
         after = optax.tree.where(secure.failed > 0.0, state, after)
@@ -452,28 +460,34 @@ def apply_gradient(
 
 
 def _server_step(
-    rules: Rules, before: Params, copies: Params, clients: Participation, key: Key[Array, ""]
-) -> tuple[Params, SecureReport | None]:
-    """The server's gradient, and what secure aggregation did, if it is on.
+    rules: Rules, state: LearningState, copies: Params, clients: Participation, key: Key[Array, ""]
+) -> tuple[Params, Residuals | None, SecureReport | None]:
+    """The server's gradient, residuals of quantised updates, and what secure aggregation did.
 
     Rows of tables are averaged over the clients that read them. Parameters that clients of split
     models do not send are the server's own, which averages them in the clear.
 
     Args:
       rules: of the clients.
-      before: global parameters at the start of the round.
+      state: before the round.
       copies: of the clients after it, leaves ``[N, ...]``.
       clients: who takes part.
-      key: of secure aggregation, or of noise.
+      key: of secure aggregation, of rounding, or of noise.
     """
+    before, residuals = state.client, state.residuals
     shares, met, sent = clients.shares, clients.met, clients.sent
-    # The mean of the copies, in the clear or from masked updates.
-    if rules.secure_aggregation is None:
+    # The mean of the copies, in the clear, rounded, or from masked updates.
+    report, by_row = None, {table: row_shares(rows, shares) for table, rows in met.items()}
+    if (quantiser := rules.update_quantiser) is not None:
+        assert residuals is not None
+        updates = jax.tree.map(lambda own, start: own - start[None], copies, before)
+        update, residuals = quantised_mean(quantiser, residuals, updates, clients, key)
+        step = jax.tree.map(jnp.negative, update)
+    elif rules.secure_aggregation is None:
         if rules.cluster_privacy is None:
             step = jax.tree.map(jnp.subtract, before, aggregate(copies, shares))
         else:
             step = rules.cluster_privacy.step(before, copies, clients.fixed_shares, key)
-        report, by_row = None, {table: row_shares(rows, shares) for table, rows in met.items()}
     else:
         updates = jax.tree.map(lambda own, start: own - start[None], copies, before)
         masked = updates
@@ -491,4 +505,4 @@ def _server_step(
     for table, share in by_row.items():
         factors = row_factors(share, (shares > 0.0).sum(), rules.embedding_rate_factor)
         step = scale_rows(step, table, factors)
-    return step, report
+    return step, residuals, report

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PyTree
 
 from collapipe_jax.learning.federated.aggregation import aggregate
+from collapipe_jax.learning.federated.quantisation import UpdateQuantiser
 from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
 from collapipe_jax.learning.models.counts import NUMBER_BYTES
 
@@ -166,6 +167,8 @@ class Rules:
     server_average: Any = None
     # How the server learns the mean of the updates without any single one
     secure_aggregation: SecureAggregation | None = None
+    # How updates are rounded on their way up
+    update_quantiser: UpdateQuantiser | None = None
     # Deviation of the noise on activations of pipelines, as in ``activation_noise``
     activation_noise: Any = None
     # Whether control variates correct the gradients, as in ``control_variates`` (SCAFFOLD)

@@ -168,6 +168,15 @@ KEYS: dict[str, Any] = {
     "payload": section(
         activation_number_bits=key(16, "bits of an activation sent", "> 0", why="half precision"),
         parameter_number_bits=key(16, "bits of a parameter sent", "> 0", why="half precision"),
+        update_number_bits=key(
+            0,
+            "bits of a number of an update, from 3 on: what goes up is rounded at random, and what "
+            "is left of it is added to the next update; trained and priced (docs/system-model.md, "
+            "section 17). 0 sends it as wide as a parameter",
+            ">= 0 and <= 16",
+            symbol="b_U",
+            why="off, as in the paper; QSGD has 4 and 8",
+        ),
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(
             1.0,

@@ -31,6 +31,7 @@ from collapipe_jax.learning.federated.privacy import (
     noise_multiplier_of,
     seed_words,
 )
+from collapipe_jax.learning.federated.quantisation import quantiser_of
 from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
 from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
@@ -290,6 +291,7 @@ def build_rules(config: Config) -> Rules:
         server_average=training.server_average or None,
         activation_noise=training.activation_noise or None,
         secure_aggregation=_build_secure_aggregation(config),
+        update_quantiser=quantiser_of(config.payload.update_number_bits, _clients_summed(config)),
         control_variates=training.control_variates,
         client_moments=training.client_moments,
     )
@@ -299,14 +301,19 @@ def _build_secure_aggregation(config: Config) -> SecureAggregation | None:
     keys = config.secure_aggregation
     if not keys.enabled:
         return None
-    in_clusters = policy_entry(config.policy.name).averages_in_clusters
     return SecureAggregation(
         ring_bits=keys.ring_bits,
         clip=keys.clip,
         threshold=keys.threshold,
         dropout_probability=keys.dropout_probability,
-        clients=config.network.devices if in_clusters else 1,
+        clients=_clients_summed(config),
     )
+
+
+def _clients_summed(config: Config) -> int:
+    """Clients whose updates a control unit sums before it sends them; 1 where it sums none."""
+    in_clusters = policy_entry(config.policy.name).averages_in_clusters
+    return config.network.devices if in_clusters else 1
 
 
 def _account_of(config: Any, cluster_indices: Sequence[np.ndarray]) -> Account | None:

@@ -211,6 +211,12 @@ TRAINING_RULES = (
         "the adapters themselves say what is trained",
         "Give 1",
     ),
+    Rule(
+        ("payload.update_number_bits",),
+        lambda bits: 0 < bits < 3,
+        "the grid is so coarse that what rounding leaves grows without bound",
+        "Give 3 or more, or 0 for updates as wide as parameters",
+    ),
 )
 
 # What can be priced, but not trained
@@ -248,6 +254,12 @@ def _lacks_parties(clusters: int, devices: int, policy: str, is_on: bool) -> boo
 
 
 SECURE_RULES = (
+    Rule(
+        ("payload.update_number_bits", "secure_aggregation.enabled"),
+        lambda bits, is_on: bits and is_on,
+        "secure aggregation rounds updates itself",
+        "Give 0 and choose secure_aggregation.ring_bits",
+    ),
     *(
         Rule(
             (key, "secure_aggregation.enabled"),
@@ -362,6 +374,13 @@ PRIVACY_RULES = (
         lambda moments: moments == "average",
         "moments leave a cluster without clipping and noise",
         "Give keep or reset",
+    ),
+    _of_unit(
+        "cluster",
+        "payload.update_number_bits",
+        bool,
+        "the server clips the step of every cluster, and what it cuts off is never sent",
+        "Give 0",
     ),
     _with_privacy(
         ("privacy.unit", "policy.name"),

@@ -38,6 +38,7 @@ from collapipe_jax.edge.system import (
     SystemParams,
     sample_system,
 )
+from collapipe_jax.learning.federated import quantisation
 from collapipe_jax.learning.federated.optimizers import (
     OPTIMIZERS,
     bytes_held,
@@ -232,11 +233,12 @@ def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> 
 
 def _build_switching(config: Config) -> SwitchingParams | None:
     """What changing partitions costs; without that nothing is carried from round to round."""
-    control = config.control
-    state_bytes, bits = OPTIMIZERS[config.training.client_optimizer], None
+    control, bits = config.control, None
     # Averaged moments are handed out in every round as it is, and none are left after a reset.
     keeps = config.training.client_moments == "keep"
-    if control.moments_move and keeps and state_bytes > OPTIMIZERS["sgd"]:
+    state_bytes = OPTIMIZERS[config.training.client_optimizer if keeps else "sgd"]
+    state_bytes += _residual_bytes(config)
+    if control.moments_move and state_bytes > OPTIMIZERS["sgd"]:
         sizes = find_task(config.task.kind).make_sizes(config)
         moment_bits = block_moment_bits(sizes, state_bytes, config.payload.trained_fraction)
         bits = jnp.asarray(moment_bits)
@@ -293,7 +295,9 @@ def _build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained."""
     task, training, payload = find_task(config.task.kind), config.training, dict(config.payload)
     # What travels with every parameter is priced as more bits of it.
-    payload["parameter_number_bits"] *= numbers_per_parameter(training)
+    numbers, update_bits = numbers_per_parameter(training), payload.pop("update_number_bits")
+    parameter_bits = payload["parameter_number_bits"]
+    payload["parameter_number_bits"] *= numbers
     plain = encoder_workload(
         task.make_sizes(config),
         schedule=config.pipeline.schedule,
@@ -301,11 +305,20 @@ def _build_workload(config: Config) -> Workload:
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),
-        state_bytes_per_parameter=bytes_held(training),
+        state_bytes_per_parameter=bytes_held(training) + _residual_bytes(config),
+        update_ratio=quantisation.update_ratio(update_bits, parameter_bits, numbers),
         **payload,
         **task.count_work(config)._asdict(),
     )
     return jax.tree.map(jnp.asarray, plain)
+
+
+def _residual_bytes(config: Config) -> int:
+    """Bytes beside the optimiser's of every parameter whose updates are rounded.
+
+    A device keeps the start of a round less the residual: one number.
+    """
+    return NUMBER_BYTES * bool(config.payload.update_number_bits)
 
 
 def encoder_workload(
@@ -318,6 +331,7 @@ def encoder_workload(
     target_tokens: int,
     state_bytes_per_parameter: int,
     trained_fraction: float = 1.0,
+    update_ratio: float = 1.0,
     embedding_parameters: int,
     decoder_parameters: int,
     **others: Any,
@@ -336,6 +350,7 @@ def encoder_workload(
         parameter that is trained.
       trained_fraction: share of the parameters that is trained, and so has a gradient and a
         state, and travels.
+      update_ratio: bits of a parameter on its way up over those on its way down.
       **others: the other fields of :class:`Workload`.
     """
     block, recomputes = block_counts(sizes, sequence), sizes.rematerialise
@@ -366,6 +381,7 @@ def encoder_workload(
         "target_bits": float(token_bits * target_tokens),
         "block_param_bits": block_bits,
         "embedding_param_bits": embedding_bits,
+        "update_ratio": update_ratio,
         "block_static_bytes": block_static,
         "block_kept_bytes": float(NUMBER_BYTES * activations) if recomputes else block.kept_bytes,
         "block_working_bytes": 2.0 * block.kept_bytes if recomputes else 0.0,

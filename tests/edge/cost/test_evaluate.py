@@ -45,6 +45,8 @@ def draw(seed):
         network["compute"]["receive_power_w"] = 0.6
     if seed in (11, 12, 27):
         network["secure_aggregation"] = secure_section()
+    if seed in (2, 9, 11, 16, 29):
+        network["workload"]["update_ratio"] = 0.29
     if seed % 4 == 2:
         network["compute"]["idle_power_w"] = 0.37
         network["compute"]["memory_bytes"][-1, -1] = 0  # away

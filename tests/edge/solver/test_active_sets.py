@@ -6,17 +6,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_allocations import random_coupling
+from support.random_allocations import random_coupling, random_logs
+from support.random_networks import signalling_section
 from support.random_problems import random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs
+from collapipe_jax.edge.cost.problem import Signalling
+from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.solver.active_sets import (
     LEVELS,
     active_sets,
     candidate_sets,
+    cost_at,
+    linear_costs,
     node_costs,
     rank_sets,
     step_costs,
@@ -123,3 +128,30 @@ def test_ranked_powers_are_of_the_levels_and_fall_as_energy_gets_dear(some):
     # Blocks split at will: rates of the devices add up.
     rate = np.sum(np.asarray(members) / np.asarray(step.block_s), axis=0)
     np.testing.assert_allclose(found.balanced_s, BLOCKS / rate, rtol=1e-12)
+
+
+def test_segments_cost_what_the_round_says_when_updates_are_short_and_signals_are_long(some):
+    """A report takes as long as its bits of a block, which has fewer of them on its way up."""
+    problem, count = some[0], 3.0
+    bits = {name: jnp.asarray(number) for name, number in signalling_section().items()}
+    work = problem.workload.replace(update_ratio=jnp.asarray(0.29))
+    problem = problem.replace(workload=work, signalling=Signalling(**bits))
+    logs = random_logs(np.random.default_rng(4), CLUSTERS, DEVICES, 1, BATCH, spread=1.0)
+    allocation = jax.tree.map(jnp.exp, logs)
+    one = np.ones((DEVICES, CLUSTERS, 1, BATCH))
+    segments = np.array([2.0, 1.0, 2.0])[:, None, None, None] * one
+
+    @quick_jit
+    def both(problem, segments):
+        micro_batches = jnp.full((CLUSTERS, 1, BATCH), count)
+        with_one = fix_partition(problem, jnp.asarray(one), micro_batches, terms=())
+        stage_s = with_one.compute.forward_s[1:]
+        waits = problem.workload.local_steps * (count - 1.0) * jnp.ones((1, BATCH))
+        terms = round_terms(with_one, allocation)
+        linear = linear_costs(problem, with_one, terms, stage_s, waits)
+        exact = round_terms(fix_partition(problem, segments, micro_batches), allocation)
+        return cost_at(problem, linear, segments), exact
+
+    (latency_s, cost), exact = both(problem, segments)
+    np.testing.assert_allclose(latency_s, exact.cluster_latency_s, rtol=1e-9)
+    np.testing.assert_allclose(cost, exact.cluster_cost, rtol=1e-9)

@@ -176,6 +176,7 @@ def test_without_a_rule_a_state_has_no_leaf_for_it():
     plain = Quadratics("adam").state
     assert plain.variates is None
     assert plain.average is None
+    assert plain.residuals is None
     assert plain.scored_params == plain.params
 
 

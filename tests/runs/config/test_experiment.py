@@ -237,6 +237,21 @@ def test_what_secure_aggregation_cannot_sum_is_refused(name, value):
     assert "set secure_aggregation.enabled to False" in error.remedy
 
 
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("bits", [1, 2])
+def test_a_grid_whose_residuals_may_grow_is_refused(bits):
+    error = refusal(changed("payload.update_number_bits", bits))
+    assert (error.key, error.value) == ("payload.update_number_bits", bits)
+
+
+@pytest.mark.usefixtures("no_work")
+def test_updates_are_rounded_once():
+    config = changed("secure_aggregation.enabled", True)
+    error = refusal(changed("payload.update_number_bits", 8, config))
+    assert (error.key, error.value) == ("payload.update_number_bits", 8)
+    assert "secure_aggregation.ring_bits" in error.remedy
+
+
 def test_devices_of_one_cluster_are_parties_of_their_own():
     config = changed("secure_aggregation.enabled", True, changed("network.clusters", 1))
     config.policy.name = "vanilla_fl"

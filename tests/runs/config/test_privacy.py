@@ -37,6 +37,7 @@ def accountant(monkeypatch):
         (ON, "training.client_moments", "average"),
         (ON, "privacy.unit", "example"),
         (ON, "secure_aggregation.enabled", True),
+        (ON, "payload.update_number_bits", 8),
         ({"policy.name": "vanilla_fl"}, "training.activation_noise", 1.0),
         (ON | {"privacy.epsilon": 1.0}, "privacy.noise_multiplier", 2.0),
         (EXAMPLES, "training.length_buckets", 2),
@@ -63,6 +64,7 @@ def test_what_the_noise_does_not_cover_is_refused(base, key, value):
         ON,
         EXAMPLES | {"training.control_variates": True},
         EXAMPLES | {"secure_aggregation.enabled": True},
+        EXAMPLES | {"payload.update_number_bits": 8},
     ],
 )
 def test_what_the_noise_covers_is_allowed(changes):

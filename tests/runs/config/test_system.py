@@ -28,6 +28,7 @@ OTHER = {
     "network.order": "tour",
     "devices.control_unit": "jetson_tx2",
     "devices.kinds": ("jetson_nano",),
+    "payload.update_number_bits": 8,
     "radio.rate_law": "ergodic",
     "radio.duplex": "half",
     "radio.retransmissions": "reliable",
@@ -249,6 +250,32 @@ def test_averaged_moments_and_control_variates_are_sent_as_parameters_are():
     assert moments.block_static_bytes == plain.block_static_bytes
     assert variates.block_static_bytes == plain.block_static_bytes * 28 / 16
     assert moments.activation_bits == plain.activation_bits
+
+
+def test_the_number_of_a_parameter_alone_is_rounded_and_its_residual_is_held():
+    config = changed("payload.update_number_bits", 8)
+    several = changed("training.client_moments", "average", config)  # two of Adam
+    plain, rounded, with_moments = (
+        build_system.build_system_params(each) for each in (TINY, config, several)
+    )
+    assert plain.workload.update_ratio == 1.0
+    np.testing.assert_allclose(rounded.workload.update_ratio, 8.125 / 16, rtol=1e-7)
+    np.testing.assert_allclose(with_moments.workload.update_ratio, (8.125 + 32) / 48, rtol=1e-7)
+    assert rounded.workload.block_param_bits == plain.workload.block_param_bits
+    static_bytes = plain.workload.block_static_bytes
+    assert rounded.workload.block_static_bytes == static_bytes * 20 / 16
+
+
+def test_residuals_follow_their_blocks_as_moments_do():
+    config = changed("control.moments_move", True)
+    rounded = changed("payload.update_number_bits", 8, config)
+    without = changed("training.client_optimizer", "sgd", rounded)
+    reset = changed("training.client_moments", "reset", rounded)
+    bits = [
+        float(build_system.build_system_params(each).control.switching.block_moment_bits)
+        for each in (config, rounded, without, reset)
+    ]
+    assert bits == [bits[0], 1.5 * bits[0], 0.5 * bits[0], 0.5 * bits[0]]
 
 
 ALL_TEXTS = ("task.seed", "seed", "task.vocabulary_size", "task.source_length")

@@ -15,7 +15,8 @@ class Senders(NamedTuple):
     """Who talks to the base station in a round: control units, or devices as clients."""
 
     takes_part: Bool[Array, "..."]
-    model_bits: Broadcast | float  # parameters that one exchanges
+    model_bits: Broadcast | float  # parameters that one receives
+    update_bits: Broadcast | float  # the same on their way up
     nodes: Broadcast | float  # that one speaks for, itself included
     power_w: Broadcast  # that one draws while it computes
 

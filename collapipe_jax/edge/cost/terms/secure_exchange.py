@@ -62,7 +62,7 @@ def secure_exchange(problem: RoundProblem, senders: Senders) -> SenderAddition:
     messages = secure_messages(exchange, senders.model_bits, parties)
     overhead_s = _EXTRA_MESSAGES * problem.compute.link_overhead_s
     return SenderAddition(
-        upload_bits=messages.upload_bits - senders.model_bits,
+        upload_bits=messages.upload_bits - senders.update_bits,
         shared_bits=messages.public_key_bits,
         own_bits=messages.share_bits,
         upload_s=overhead_s + messages.mask_s + messages.unmask_s,

@@ -1,0 +1,137 @@
+"""Rounds of learning whose updates are rounded on their way up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.compilations import compiles
+from support.tiny_transformer import CONFIG
+
+from collapipe_jax.learning.federated.data_parallel_learner import (
+    ClientsOutcome,
+    DataParallelLearner,
+)
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
+from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.learning.federated.quantisation import quantiser_of
+from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
+
+MODEL = Translator(CONFIG)
+STEPS, CLUSTERS, BATCH, KEY = 2, 3, 4, jax.random.key(9)
+TX, SERVER = make_optimizer("momentum", 0.1), make_optimizer("sgd", 1.0)
+FIELDS = {
+    "cluster_weight": jnp.array([0.5, 0.2, 0.3]),
+    "model": MODEL,
+    "optimizers": Optimizers(client=TX, decoder=TX, server=SERVER),
+}
+PLAIN = PipelineLearner(**FIELDS)
+SAMPLES = jnp.array([[3, 1], [0, 4], [2, 2]], jnp.int32)
+
+
+def rules(bits, clients=1):
+    return Rules(update_quantiser=quantiser_of(bits, clients))
+
+
+def make_batches(seed):
+    rng = np.random.default_rng(seed)
+
+    def ids(length):
+        return jnp.array(rng.integers(4, 12, (STEPS, CLUSTERS, BATCH, length)), jnp.int32)
+
+    return TranslationBatch(ids(5), ids(5).at[..., 0].set(1))
+
+
+@pytest.fixture(scope="module")
+def params():
+    return MODEL.init(jax.random.key(0))
+
+
+def outcome(present=(True,) * CLUSTERS):
+    return PipelineOutcome(jnp.full(CLUSTERS, 2), jnp.zeros(CLUSTERS), jnp.array(present), None)
+
+
+def clients_outcome(blocks=None):
+    return ClientsOutcome(SAMPLES, jnp.zeros((CLUSTERS, 2)), blocks)
+
+
+def rounds(learner, params, *outcomes):
+    state = learner.init(params)
+    for index, each in enumerate(outcomes):
+        state, _ = learner.round(state, make_batches(index), each, KEY, index)
+    return state
+
+
+def largest(*trees):
+    leaves = zip(*map(jax.tree.leaves, trees), strict=True)
+    return max(float(jnp.abs(a - b).max()) for a, b in leaves)
+
+
+def test_pipelines_train_as_without_to_the_grid_in_one_program(params):
+    plain, errors = rounds(PLAIN, params, outcome()), []
+    learner = PLAIN.replace(rules=rules(16))
+    rounds(learner, params, outcome())
+    with compiles(PipelineLearner.round, 0):
+        for bits in (4, 8, 16):
+            after = rounds(learner.replace(rules=rules(bits)), params, outcome())
+            errors.append(largest(after.client, plain.client))
+    assert errors[0] > 8 * errors[1] > 100 * errors[2] > 0.0
+    moved = largest(plain.client, PLAIN.init(params).client)
+    assert errors[0] < moved / (2**3 - 1)
+    assert largest(after.decoder, plain.decoder) == 0.0
+
+
+def test_the_step_and_the_mean_residual_are_the_mean_update(params):
+    learner = PLAIN.replace(rules=rules(4))
+    after, plain = rounds(learner, params, outcome()), rounds(PLAIN, params, outcome())
+    left = jax.tree.map(
+        lambda leaf: jnp.tensordot(FIELDS["cluster_weight"], leaf, 1), after.residuals.clients
+    )
+    owed = jax.tree.map(jnp.subtract, plain.client, after.client)
+    assert largest(owed, left) < 1e-6
+    assert after.residuals.control_units is None
+    assert PLAIN.init(params).residuals is None
+
+
+def test_one_that_sits_out_keeps_its_residual(params):
+    learner = PLAIN.replace(rules=rules(4))
+    state = rounds(learner, params, outcome())
+    for present in ((True, False, True), (False,) * CLUSTERS):
+        after, _ = learner.round(state, make_batches(1), outcome(present), KEY, 1)
+        leaves = (jax.tree.leaves(each.residuals) for each in (after, state))
+        for new, old in zip(*leaves, strict=True):
+            for n in range(CLUSTERS):
+                assert np.array_equal(new[n], old[n]) != present[n] or not old[n].any()
+
+
+def clients_learner(bits, clients=1):
+    own = Rules() if not bits else rules(bits, clients)
+    return DataParallelLearner(rules=own, devices=2, max_samples=BATCH, **FIELDS)
+
+
+def test_what_a_server_holds_of_a_split_model_is_not_rounded(params):
+    blocks = 1
+    plain = rounds(clients_learner(0), params, clients_outcome())
+    after = rounds(clients_learner(4), params, clients_outcome(jnp.asarray(blocks)))
+    assert largest(after.client["decoder"], plain.client["decoder"]) < 1e-6
+    assert largest(after.client["embedding"], plain.client["embedding"]) > 1e-4
+    encoders = [each.client["encoder"] for each in (after, plain)]
+    assert largest(*(jax.tree.map(lambda leaf: leaf[blocks:], each) for each in encoders)) < 1e-6
+    assert largest(*(jax.tree.map(lambda leaf: leaf[:blocks], each) for each in encoders)) > 1e-4
+    for leaf in jax.tree.leaves(after.residuals.clients["decoder"]):
+        assert not leaf.any()
+
+
+def test_control_units_round_the_means_of_their_devices_once_more(params):
+    after = rounds(clients_learner(4, clients=2), params, clients_outcome())
+    plain = rounds(clients_learner(0), params, clients_outcome())
+    weights, part = FIELDS["cluster_weight"], SAMPLES / BATCH
+    of_devices = jax.tree.map(
+        lambda leaf: jnp.tensordot((weights[:, None] * part).reshape(-1), leaf, 1),
+        after.residuals.clients,
+    )
+    of_units = jax.tree.map(
+        lambda leaf: jnp.tensordot(weights, leaf, 1), after.residuals.control_units
+    )
+    owed = jax.tree.map(jnp.subtract, plain.client, after.client)
+    assert largest(owed, jax.tree.map(jnp.add, of_devices, of_units)) < 1e-6
+    assert largest(of_units, jax.tree.map(jnp.zeros_like, of_units)) > 1e-5
