@@ -183,7 +183,7 @@ def model_times_s(network, decision, n, links) -> ModelTimes:
     own, secure = signals(network, decision, n), secure_messages(network, decision)
     collect, distribute = {}, 0.0
     for k, rate in links.collect.items():
-        held = work["update_ratio"] * held_bits(network, decision, n, k)
+        held = network["workload"]["update_ratio"] * held_bits(network, decision, n, k)
         collect[k] = (held + own.report) / rate
     for k, rate in links.distribute.items():
         distribute += (held_bits(network, decision, n, k) + own.grant) / rate
