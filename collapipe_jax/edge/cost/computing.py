@@ -67,8 +67,10 @@ def server_work(work: Workload, blocks: Num[Array, "..."] | int) -> ServerWork:
 
     Source: docs/system-model.md (45).
     """
-    both = blocks * (1.0 + work.backward_ratio)
-    return ServerWork(flops=both * work.block_flops + work.decoder_flops, passes=both + 1.0)
+    both = 1.0 + work.backward_ratio
+    return ServerWork(
+        flops=blocks * work.block_flops * both + work.decoder_flops, passes=blocks * both + 1
+    )
 
 
 def compute_stages(
