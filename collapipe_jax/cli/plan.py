@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> None:
         raise InputError(
             "compute.memory_bytes",
             np.asarray(problem.compute.memory_bytes).tolist(),
-            f"no cluster can ever hold the {problem.workload.blocks} encoder blocks",
+            f"no cluster can ever hold the {problem.workload.cluster_blocks} encoder blocks",
             "Raise the memory or shrink the model",
         )
     console = console_for_tables(_WIDTH)

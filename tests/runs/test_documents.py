@@ -69,6 +69,15 @@ def test_a_capacity_comes_back_and_documents_may_lack_it(files, tmp_path):
         files(put(["workload", "capacity"], 0))
 
 
+def test_blocks_at_the_server_come_back_and_older_documents_have_none(files, tmp_path):
+    assert files()[0].workload.server_blocks == 0
+    problem, _ = files(put(["workload", "server_blocks"], 5))
+    write_network(tmp_path / "again.json", problem)
+    assert read_network(tmp_path / "again.json").workload.cluster_blocks == 1
+    with pytest.raises(InputError, match=r"server_blocks = 6: no block is left"):
+        files(put(["workload", "server_blocks"], 6))
+
+
 def test_older_documents_have_the_uplinks_interference_and_count_radiated_power(files):
     def age(network):
         del network["radio"]["downlink_interference_w"], network["radio"]["amplifier_efficiency"]

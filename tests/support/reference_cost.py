@@ -64,7 +64,7 @@ def device_memory_bytes(network, decision, n) -> list[float]:
 
 
 def computing_s(network, decision, n) -> tuple[float, dict[int, float], float]:
-    """(8), (10): forward times of embedding, of each active device, and of the decoder."""
+    """(8), (10), (45): forward times of embedding and active devices, both of the edge server."""
     work, compute = network["workload"], network["compute"]
     segments, speed = decision["segments"][n], compute["flops_per_s"][n]
     overhead = compute["block_overhead_s"]
@@ -75,8 +75,15 @@ def computing_s(network, decision, n) -> tuple[float, dict[int, float], float]:
         for k in active_chain(segments)
     }
     share_of_server = compute["es_flops_per_s"] / network["clusters"]
-    decode = per_micro * work["decoder_flops"] / share_of_server + overhead
-    return embed, on_device, decode
+    passes = work.get("server_blocks", 0) * (1 + work["backward_ratio"])
+    flops = work["decoder_flops"] + passes * work["block_flops"]
+    serve = per_micro * flops / share_of_server + (1 + passes) * overhead
+    return embed, on_device, serve
+
+
+def cluster_blocks(work) -> int:
+    """(46)."""
+    return work["blocks"] - work.get("server_blocks", 0)
 
 
 def computing_latency_s(network, decision, n) -> float:
@@ -143,7 +150,7 @@ class SecureMessages(NamedTuple):
 def secure_messages(network, decision) -> SecureMessages:
     """(38)-(41): of every cluster that takes part; in the clear its update goes up."""
     work, own = network["workload"], network.get("secure_aggregation")
-    model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
+    model_bits = cluster_blocks(work) * work["block_param_bits"] + work["embedding_param_bits"]
     if own is None:
         return SecureMessages(work["update_ratio"] * model_bits, model_bits, 0.0, 0.0, 0.0)
     parties = sum(bool(active_chain(row)) for row in decision["segments"])
@@ -380,9 +387,9 @@ def could_run(network, n) -> bool:
         for memory in network["compute"]["memory_bytes"][n]:
             blocks = 0
             room = memory * (1 + TOLERANCE)
-            while (blocks + 1) * per_block + working <= room and held < work["blocks"]:
+            while (blocks + 1) * per_block + working <= room and held < cluster_blocks(work):
                 blocks, held = blocks + 1, held + 1
-        if held >= work["blocks"]:
+        if held >= cluster_blocks(work):
             return True
     return False
 
@@ -400,7 +407,7 @@ def reference_violations(network, decision) -> set[str]:
         hops = [i for i in ([0, *chain] if chain else []) if not (i == own == chain[-1])]
         if chain and own > 0 and network["compute"]["memory_bytes"][n][own - 1] == 0:
             broken.add("gateway")
-        if sum(row) != work["blocks"] and (chain or could_run(network, n)):
+        if sum(row) != cluster_blocks(work) and (chain or could_run(network, n)):
             broken.add("segments")
         if chain and decision["micro_batches"][n] not in list(work["micro_batch_choices"]):
             broken.add("micro_batches")

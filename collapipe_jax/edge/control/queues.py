@@ -209,7 +209,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """
     work, radio = problem.workload, problem.radio
     samples = work.local_steps * work.batch
-    hop_bits = 2 * samples * work.activation_bits + work.blocks * work.block_param_bits
+    hop_bits = 2 * samples * work.activation_bits + work.cluster_blocks * work.block_param_bits
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
     hop_j_per_bit = least_bit_energy_j(radio, radio.node_noise_w_per_hz, best_gain)
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
@@ -277,9 +277,9 @@ def device_budget_floor_j(problem: RoundProblem) -> Float[np.ndarray, " N"]:
     """Least budget, the same for all devices of a cluster, that pays for the encoder.
 
     Spread over time, a device with budget ``E`` computes at most ``E / e_k`` blocks a
-    round and never more than it can hold alone; the floor is where these sum to ``L``. It is 0
-    for a cluster whose devices cannot hold the encoder. Idle energy of the shortest round comes
-    on top. The problem is a round at mean gains, with all devices available.
+    round and never more than it can hold alone; the floor is where these sum to the cluster's
+    blocks. It is 0 for a cluster whose devices cannot hold them. Idle energy of the shortest round
+    comes on top. The problem is a round at mean gains, with all devices available.
     """
     energy_j = np.maximum(block_energy_j(problem), 1e-300, dtype=np.float64)
     # As many as there may be: with them memory holds most.
@@ -291,6 +291,6 @@ def device_budget_floor_j(problem: RoundProblem) -> Float[np.ndarray, " N"]:
     budgets_j = np.sort(np.pad(energy_j * capacity, ((0, 0), (1, 0))), axis=1)
     most = np.minimum(capacity[:, None], budgets_j[:, :, None] / energy_j[:, None])
     sums = zip(np.sum(most, axis=2), budgets_j, strict=True)
-    floor_j = np.array([np.interp(problem.workload.blocks, *row) for row in sums])
+    floor_j = np.array([np.interp(problem.workload.cluster_blocks, *row) for row in sums])
     idle_j = idle_energy_j(problem.compute, least_latency_s(problem))
     return np.where(can_run(problem), floor_j, 0.0) + np.asarray(idle_j)[:, 1:].max(axis=1)

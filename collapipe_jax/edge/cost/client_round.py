@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.computing import block_bytes, product_or_zero
+from collapipe_jax.edge.cost.computing import block_bytes, product_or_zero, server_work
 from collapipe_jax.edge.cost.convergence import (
     ClusterDivergence,
     cluster_divergence,
@@ -261,10 +261,9 @@ def _step_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
     if decision.whole_model:
         return step_s
     behind, clients = work.blocks - decision.client_blocks, jnp.sum(samples > 0)
-    flops = behind * work.block_flops * (1.0 + work.backward_ratio) + work.decoder_flops
-    step_s = step_s + clients * samples * flops / compute.es_flops_per_s
-    passes = behind * (1.0 + work.backward_ratio) + 1
-    return step_s + passes * compute.block_overhead_s
+    server = server_work(work, behind)
+    step_s = step_s + clients * samples * server.flops / compute.es_flops_per_s
+    return step_s + server.passes * compute.block_overhead_s
 
 
 def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:

@@ -19,7 +19,14 @@ class PassTimes(NamedTuple):
 
     embed_s: PerCluster  # forward, on the control unit
     block_s: PerDevice  # forward, of one block
-    decoder_s: PerCluster  # forward and backward, on the edge server
+    decoder_s: PerCluster  # of the edge server's part, forward and backward
+
+
+class ServerWork(NamedTuple):
+    """Both passes of the edge server's part. Shapes are those of its number of blocks."""
+
+    flops: Broadcast  # of a sample
+    passes: Broadcast  # each with an overhead; the decoder's count as one
 
 
 class ComputeStages(NamedTuple):
@@ -47,10 +54,22 @@ def pass_times(problem: RoundProblem, micro_batches: Num[Array, "..."]) -> PassT
     samples = work.batch / micro_batches
     speed, overhead_s = problem.by_node.flops_per_s, compute.block_overhead_s
     server_share = jnp.broadcast_to(compute.es_flops_per_s / speed.shape[1], speed.shape[1:])
+    server = server_work(work, work.server_blocks)
     return PassTimes(
         embed_s=forward_time_s(samples, work.embed_flops, speed[0], overhead_s),
         block_s=forward_time_s(samples, work.block_flops, speed[1:], overhead_s),
-        decoder_s=forward_time_s(samples, work.decoder_flops, server_share, overhead_s),
+        decoder_s=forward_time_s(samples, server.flops, server_share, server.passes * overhead_s),
+    )
+
+
+def server_work(work: Workload, blocks: Num[Array, "..."] | int) -> ServerWork:
+    """Work of an edge server that holds the last ``blocks`` beside the decoder.
+
+    Source: docs/system-model.md (45).
+    """
+    both = 1.0 + work.backward_ratio
+    return ServerWork(
+        flops=blocks * work.block_flops * both + work.decoder_flops, passes=blocks * both + 1
     )
 
 
@@ -167,14 +186,14 @@ def block_capacity(
     """Most blocks that fit each device, docs/system-model.md (15) solved for delta.
 
     Numbers of memory, of micro-batches and of active devices ``left`` from a device on
-    broadcast. The result lies between 0 and ``L``, or the workload's capacity where it has one;
-    the tolerance by which a decision may exceed its memory is not used up here.
+    broadcast. The result lies between 0 and the blocks of a cluster, or the workload's capacity
+    where it has one; the tolerance by which a decision may exceed its memory is not used up here.
     """
     per_block = block_bytes(workload, kept_samples(workload, micro_batches, left))
     working = workload.batch / micro_batches * workload.block_working_bytes
     # A hair of slack keeps a device that fits exactly from losing a block to rounding.
     fits = jnp.floor((memory_bytes - working) / per_block * (1 + 1e-6))
-    most = workload.blocks
+    most = workload.cluster_blocks
     if workload.capacity is not None:
         most = jnp.minimum(workload.capacity, most)
     return jnp.clip(fits, 0, most).astype(jnp.int32)

@@ -25,9 +25,9 @@ _Flags = dict[str, Bool[Array, ""]]
 
 
 def can_run(problem: RoundProblem) -> Bool[Array, " N"]:
-    """Clusters whose devices could hold the encoder for some number of micro-batches."""
+    """Clusters whose devices could hold their blocks for some number of micro-batches."""
     capacity = jax.vmap(lambda m: usable_blocks(problem, m))(problem.workload.micro_batch_choices)
-    return jnp.any(jnp.sum(capacity, axis=-1) >= problem.workload.blocks, axis=0)
+    return jnp.any(jnp.sum(capacity, axis=-1) >= problem.workload.cluster_blocks, axis=0)
 
 
 def usable_blocks(problem: RoundProblem, micro_batches: Num[ArrayLike, "..."]) -> Int[Array, "N K"]:
@@ -41,7 +41,7 @@ def usable_blocks(problem: RoundProblem, micro_batches: Num[ArrayLike, "..."]) -
       micro_batches: a scalar, or ``[N, 1]`` for a number per cluster.
 
     Returns:
-      Blocks that sum to ``L`` or more if and only if the devices of the cluster can hold them.
+      Blocks that sum to those of a cluster or more if and only if its devices can hold them.
     """
     work, memory_bytes = problem.workload, problem.compute.memory_bytes
     if work.schedule == "gpipe":
@@ -49,10 +49,10 @@ def usable_blocks(problem: RoundProblem, micro_batches: Num[ArrayLike, "..."]) -
     count = jnp.broadcast_to(micro_batches, memory_bytes.shape)[:, :, None]
     left = jnp.arange(1, problem.devices + 1)[None, None]
     capacity = block_capacity(work, memory_bytes[:, :, None], count, left)
-    return jax.vmap(holding_set, in_axes=(0, None))(capacity, work.blocks)
+    return jax.vmap(holding_set, in_axes=(0, None))(capacity, work.cluster_blocks)
 
 
-def holding_set(capacity: Int[Array, "K K"], blocks: int) -> Int[Array, " K"]:
+def holding_set(capacity: Int[Array, "K K"], blocks: Int[Array, ""] | int) -> Int[Array, " K"]:
     """Capacity of the largest set of active devices of a cluster that holds the blocks.
 
     Of sets of one size it is the one with most room; if no set holds the blocks, the one with
@@ -60,7 +60,7 @@ def holding_set(capacity: Int[Array, "K K"], blocks: int) -> Int[Array, " K"]:
 
     Args:
       capacity: blocks of a device by the number of active devices from it on, from 1 on.
-      blocks: ``L``.
+      blocks: of the cluster.
 
     Returns:
       Blocks of every device, 0 outside of the set.
@@ -201,11 +201,11 @@ def is_feasible(problem: RoundProblem, decision: Decision | ClientDecision) -> B
 
 
 def _wrong_rows(problem: RoundProblem, segments: Int[Array, "N K"]) -> Bool[Array, " N"]:
-    """Clusters that cover not exactly ``L`` blocks, or sit out where they could run.
+    """Clusters that cover not exactly their blocks, or sit out where they could run.
 
     A segment above the workload's capacity is wrong, too.
     """
-    covers = jnp.sum(segments, axis=1) == problem.workload.blocks
+    covers = jnp.sum(segments, axis=1) == problem.workload.cluster_blocks
     covers &= jnp.all(segments >= 0, axis=1)
     if problem.workload.capacity is not None:
         covers &= jnp.all(segments <= problem.workload.capacity, axis=1)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.core.quantity import Struct, part
@@ -57,6 +58,7 @@ from collapipe_jax.edge.cost.terms.sums import (
     partition_additions,
     sender_additions,
 )
+from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import (
     Radio,
     broadcast_bit_s,
@@ -166,17 +168,14 @@ def fix_partition(
         ),
     )
     inside = partition_additions(problem, segments, terms)
-    # Blocks come to the devices over the gateway, and the embedding to the control unit.
-    embedding_bits = per_cluster(work.embedding_param_bits)
-    held_bits = jnp.concatenate([embedding_bits[None], segments * work.block_param_bits])
-    held_bits = at_others(held_bits, gateway)
+    held_bits = parameter_bits(work, segments, chain)
     # What all gateways receive may come by broadcast.
     model_bits = per_cluster(work.model_bits)
     shared_bits, broadcast_s = model_bits + added.shared_bits, jnp.zeros_like(model_bits)
     if problem.routes is not None:
         by_broadcast = problem.routes.broadcast > 0
-        slowest_s = broadcast_bit_s(radio, down_sinr, participates, axis=0)
-        broadcast_s = per_cluster(jnp.where(by_broadcast, slowest_s * shared_bits, 0.0))
+        all_s = broadcast_time_s(radio, shared_bits, down_sinr, participates)
+        broadcast_s = jnp.where(by_broadcast, all_s, 0.0)
         shared_bits = jnp.where(by_broadcast, 0.0, shared_bits)
     receive_power_w = problem.compute.receive_power_w
     computing_j = node_computing_energy_j(problem, segments, participates)
@@ -219,6 +218,27 @@ def fix_partition(
         divergence=cluster_divergence(learning, weight, work.batch, micro_batches),
         costs=costs,
     )
+
+
+def parameter_bits(work: Workload, segments: Segments, chain: Chain) -> Float[Array, "K N *batch"]:
+    """Bits of parameters that the gateway and every other node exchange, each way.
+
+    A device gets its blocks, and the control unit the embedding. Source: docs/system-model.md (50).
+    """
+    embedding_bits = jnp.where(chain.members[:1], work.embedding_param_bits, 0.0)
+    by_node = jnp.concatenate([embedding_bits, segments * work.block_param_bits])
+    return at_others(by_node, chain.gateway)
+
+
+def broadcast_time_s(
+    radio: Radio, bits: PerCluster, sinr: PerCluster, participates: Bool[Array, " N *batch"]
+) -> PerCluster:
+    """Time of a broadcast to the gateways of all clusters that take part, and 0 of the others.
+
+    Bits and SINRs are of every cluster. Source: docs/system-model.md (51).
+    """
+    bit_s = broadcast_bit_s(radio, sinr, participates, axis=0)
+    return jnp.where(participates, bit_s * bits, 0.0)
 
 
 def fix_decision(problem: RoundProblem, decision: Decision) -> FixedPartition:

@@ -22,10 +22,10 @@ def static_pipeline(problem: RoundProblem, micro_batches: Int[Array, ""] | int) 
     """
     choices = problem.workload.micro_batch_choices
     wanted = choices[jnp.argmin(jnp.abs(choices - micro_batches))]
-    fits = jnp.sum(usable_blocks(problem, wanted), axis=1) >= problem.workload.blocks
+    fits = jnp.sum(usable_blocks(problem, wanted), axis=1) >= problem.workload.cluster_blocks
     count = jnp.where(fits, wanted, jnp.max(choices))
     capacity = usable_blocks(problem, count[:, None])
-    segments = split_equally(capacity, problem.workload.blocks)
+    segments = split_equally(capacity, problem.workload.cluster_blocks)
     return with_equal_allocation(problem, segments, count)
 
 
@@ -34,7 +34,7 @@ def static_pipelines(problem: RoundProblem, micro_batches: Int[Array, ""] | int)
     return jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
 
 
-def split_equally(capacity: Int[Array, "N K"], blocks: int) -> Int[Array, "N K"]:
+def split_equally(capacity: Int[Array, "N K"], blocks: Int[Array, ""] | int) -> Int[Array, "N K"]:
     """Equal split of the blocks, moved to the first devices with room where it must be.
 
     A cluster gets a row of zeros if the capacity of its devices is less than the blocks.

@@ -58,6 +58,13 @@ class Workload(Struct):
         missing="gpipe",
         default="gpipe",
     )
+    server_blocks: Array | int = quantity(
+        "last encoder blocks of a pipeline, which the edge server holds beside the decoder",
+        "L_{ES}",
+        whole=True,
+        missing=0,
+        default=0,
+    )
     capacity: Array | None = quantity(
         "most blocks that a device of a pipeline may take; no limit but memory without it",
         r"\delta_{\max}",
@@ -77,11 +84,16 @@ class Workload(Struct):
         return self.activation_bits + self.target_bits
 
     @property
+    def cluster_blocks(self) -> Array | int:
+        """Encoder blocks on the devices of a pipeline. Source: docs/system-model.md (46)."""
+        return self.blocks - self.server_blocks
+
+    @property
     def model_bits(self) -> Array | float:
-        """Bits of all parameters on the link from the base station."""
-        return self.blocks * self.block_param_bits + self.embedding_param_bits
+        """Bits of a pipeline's parameters on the link from the base station."""
+        return self.cluster_blocks * self.block_param_bits + self.embedding_param_bits
 
     @property
     def update_bits(self) -> Array | float:
-        """Bits of all parameters' updates on the link to the base station."""
+        """Bits of a pipeline's updates on the link to the base station."""
         return self.update_ratio * self.model_bits

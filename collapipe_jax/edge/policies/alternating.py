@@ -186,7 +186,7 @@ def best_segments(
     """
     fixed = fix_partition(problem, segments, micro_batches)
     active, linear = _subsets(problem, fixed, micro_batches, allocation)
-    blocks, per_s = problem.workload.blocks, unit_costs(problem).latency_per_s
+    blocks, per_s = problem.workload.cluster_blocks, unit_costs(problem).latency_per_s
     wide, count = with_candidate_axis((problem, micro_batches))
     memory_bytes = wide.by_node.memory_bytes
     capacity = set_capacity(wide.workload, memory_bytes, count, active, axis=0)

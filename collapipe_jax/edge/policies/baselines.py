@@ -38,9 +38,9 @@ def random_policy(key: Array, problem: RoundProblem) -> Decision:
     share_key, power_key, d2e_share_key, d2e_power_key = allocation_keys
     count = _random_micro_batches(count_key, problem)
     capacity = usable_blocks(problem, count[:, None])
-    compose = jax.vmap(random_composition, in_axes=(0, 0, None))
-    keys = jax.random.split(segments_key, problem.clusters)
-    segments = compose(keys, capacity, problem.workload.blocks)
+    compose = jax.vmap(random_composition, in_axes=(0, 0, None, None))
+    keys, work = jax.random.split(segments_key, problem.clusters), problem.workload
+    segments = compose(keys, capacity, work.blocks, work.cluster_blocks)
     used = jax.tree.map(jnp.transpose, chain_of(segments.T, problem.routes).used)
     return Decision(
         segments=segments,
@@ -57,27 +57,29 @@ def _random_micro_batches(key: Array, problem: RoundProblem) -> Array:
     """Uniform over the numbers with which a cluster holds the encoder; any if none, ``[N]``."""
     choices = problem.workload.micro_batch_choices
     capacity = jax.vmap(lambda count: usable_blocks(problem, count))(choices)
-    fits = jnp.sum(capacity, axis=-1) >= problem.workload.blocks
+    fits = jnp.sum(capacity, axis=-1) >= problem.workload.cluster_blocks
     return choices[jax.random.categorical(key, jnp.where(fits, 0.0, -jnp.inf), axis=0)]
 
 
-def random_composition(key: Array, capacity: Int[Array, " K"], blocks: int) -> Int[Array, " K"]:
-    """Blocks on every device of one cluster, uniform over all ways that fit.
+def random_composition(
+    key: Array, capacity: Int[Array, " K"], most: int, blocks: Int[Array, ""] | int
+) -> Int[Array, " K"]:
+    """Blocks on every device of one cluster, at most ``most`` in all, uniform over ways that fit.
 
     Devices are drawn one by one: a device gets d blocks with a probability proportional
     to the number of ways for those after it to hold the rest.
     All are zeros where the devices cannot hold the blocks together.
     """
-    held = jnp.arange(blocks + 1)
+    held = jnp.arange(most + 1)
 
     def draw(rest, device):
-        key, most, log_ways_after = device
-        log_weight = jnp.where(held <= most, _at_rest(log_ways_after, rest - held), -jnp.inf)
+        key, room, log_ways_after = device
+        log_weight = jnp.where(held <= room, _at_rest(log_ways_after, rest - held), -jnp.inf)
         mine = jax.random.categorical(key, log_weight).astype(jnp.int32)
         return rest - mine, mine
 
     keys = jax.random.split(key, capacity.shape[0])
-    devices = keys, capacity, log_ways(capacity, blocks)[1:]
+    devices = keys, capacity, log_ways(capacity, most)[1:]
     _, segments = jax.lax.scan(draw, jnp.int32(blocks), devices)
     return jnp.where(jnp.sum(capacity) >= blocks, segments, 0)
 
@@ -161,7 +163,7 @@ def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> D
     )
 
 
-def near_equal_sizes(blocks: int, partitions: Array, devices: int) -> Array:
+def near_equal_sizes(blocks: Array | int, partitions: Array, devices: int) -> Array:
     """Sizes ``[T, K]`` of ``S`` partitions that differ by at most one block, larger ones first.
 
     They are 0 from the S-th on, and where blocks run out; ``partitions`` is ``S``, ``[T]``.
@@ -174,9 +176,10 @@ def near_equal_sizes(blocks: int, partitions: Array, devices: int) -> Array:
 def _attempts(problem: RoundProblem, micro_batches: int, partitions: int) -> tuple[Array, Array]:
     """What every cluster tries, first choice first: sizes ``[T, N, K]`` and counts ``[T, N]``."""
     choices, devices = problem.workload.micro_batch_choices, problem.devices
+    blocks = problem.workload.cluster_blocks
     wanted = choices[jnp.argmin(jnp.abs(choices - micro_batches))]
     numbers = jnp.arange(min(partitions, devices), devices + 1)
-    sizes = jnp.repeat(near_equal_sizes(problem.workload.blocks, numbers, devices), 2, axis=0)
+    sizes = jnp.repeat(near_equal_sizes(blocks, numbers, devices), 2, axis=0)
     counts = jnp.tile(jnp.stack([wanted, jnp.max(choices)]), len(numbers))
     attempts = sizes[:, None], counts[:, None]
     return jax.tree.map(lambda one: jnp.repeat(one, problem.clusters, axis=1), attempts)

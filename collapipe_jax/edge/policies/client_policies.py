@@ -358,7 +358,8 @@ def _client_capacity(problem: RoundProblem, samples: Int[Array, "N K"]) -> Int[A
     work = problem.workload
     largest = jnp.max(samples, axis=1, keepdims=True)
     room_bytes = problem.compute.memory_bytes - model_ends(work).embedding_static_bytes
-    fits = block_capacity(work.replace(batch=largest, capacity=None), room_bytes, 1, 1)
+    own = work.replace(batch=largest, capacity=None, server_blocks=0)
+    fits = block_capacity(own, room_bytes, 1, 1)
     return jnp.min(fits, where=samples > 0, initial=work.blocks)
 
 

@@ -292,7 +292,7 @@ def linked_devices(problem: RoundProblem) -> Bool[Array, "2 N K R"]:
     capacity = set_capacity(
         wide.workload, wide.by_node.memory_bytes, most_micro_batches, members, axis=0
     )
-    has_room = jnp.sum(jnp.where(members, capacity, 0), axis=0) >= wide.workload.blocks
+    has_room = jnp.sum(jnp.where(members, capacity, 0), axis=0) >= wide.workload.cluster_blocks
     size = jnp.where(weakest >= LEAST_USEFUL_SNR, jnp.sum(members, axis=0), 0)
     scores = jnp.stack([size + weakest / (1.0 + weakest), weakest])
     best = jnp.argmax(jnp.where(has_room, scores, -1.0), axis=2)[:, None, :, None]

@@ -216,7 +216,7 @@ def relax_infeasible_budgets(problem: RoundProblem) -> RoundProblem:
 
     All budgets of a cluster are raised by the least factor that suffices; mostly that is 1.
     """
-    control, blocks = problem.control, problem.workload.blocks
+    control, blocks = problem.control, problem.workload.cluster_blocks
     block_j, fixed_j = _least_device_j(problem)
     most = jnp.max(problem.workload.micro_batch_choices, axis=0)
     held = jax.vmap(usable_blocks, -1, -1)(problem, most)
@@ -273,5 +273,5 @@ def _with_memory_for(problem: RoundProblem, blocks: Array) -> RoundProblem:
     enough = (blocks + _ROUNDING) * block_bytes(work, work.batch)
     enough = enough + samples * work.block_working_bytes
     cut = jnp.minimum(compute.memory_bytes, enough)
-    memory_bytes = jnp.where(blocks < work.blocks, cut, compute.memory_bytes)
+    memory_bytes = jnp.where(blocks < work.cluster_blocks, cut, compute.memory_bytes)
     return problem.replace(compute=compute.replace(memory_bytes=memory_bytes))

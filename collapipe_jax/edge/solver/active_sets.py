@@ -150,7 +150,7 @@ def fill_sets(
     linear: LinearCosts,
     active: Array,
     capacity: Array,
-    blocks: int,
+    blocks: Array | int,
     latency_per_s: Array,
     cost_of: Callable[[Array], Array],
 ) -> tuple[Array, Array]:
@@ -160,7 +160,7 @@ def fill_sets(
       linear: cost of the sets.
       active: devices of the sets, ``[K, N, A, R]``.
       capacity: most blocks of a device, ``[K, N, A, R]`` or ``[K, N, 1, R]``.
-      blocks: ``L``.
+      blocks: of a cluster.
       latency_per_s: cost of a second in the order of filling.
       cost_of: cost of segments, which chooses the ceiling.
 
@@ -185,7 +185,7 @@ def fill_sets(
     return jax.lax.scan(fill, nothing, limits_s)[0]
 
 
-def _balanced_time_s(stage_s: Array, active: Array, blocks: int) -> Array:
+def _balanced_time_s(stage_s: Array, active: Array, blocks: Array | int) -> Array:
     """Forward time of every device of a set with blocks split at will, ``[N, A, R]``."""
     return blocks / sum_nodes(active.astype(stage_s.dtype) / stage_s)
 
@@ -198,7 +198,7 @@ def fill_order(unit_cost: Array) -> Array:
     return ((other < mine) | ((other == mine) & first)).astype(unit_cost.dtype)
 
 
-def fill_in_order(comes_first: Array, capacity: Array, active: Array, blocks: int) -> Array:
+def fill_in_order(comes_first: Array, capacity: Array, active: Array, blocks: Array | int) -> Array:
     """Cheapest segments of a cluster when every block costs the same on a device.
 
     Every active device gets one block, and the rest goes to the cheapest devices first:
@@ -208,7 +208,7 @@ def fill_in_order(comes_first: Array, capacity: Array, active: Array, blocks: in
       comes_first: as :func:`fill_order` returns it.
       capacity: ``[K, ...]``.
       active: ``[K, ...]``.
-      blocks: ``L``.
+      blocks: of a cluster.
 
     Returns:
       ``[K, ...]``, whole numbers; zeros where the active devices cannot hold the blocks,
@@ -402,7 +402,7 @@ def rank_sets(
     work, compute = problem.workload, problem.compute
     chain = sets.chain
     member = chain.members[1:].astype(step.block_s.dtype)
-    balanced_s = _balanced_time_s(step.block_s, chain.members[1:], work.blocks)
+    balanced_s = _balanced_time_s(step.block_s, chain.members[1:], work.cluster_blocks)
     blocks = member / step.block_s * balanced_s
     power, cost = _cheapest_powers(problem, nodes, sets, step, blocks)
     devices, passes = sum_nodes(member), 1.0 + work.backward_ratio

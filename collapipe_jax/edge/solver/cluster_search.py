@@ -99,7 +99,7 @@ def search_clusters(
       At most one candidate for an active set and a number of micro-batches.
     """
     runs = jax.vmap(can_run, in_axes=-1, out_axes=-1)(problem)
-    choices, blocks = problem.workload.micro_batch_choices, problem.workload.blocks
+    choices, blocks = problem.workload.micro_batch_choices, problem.workload.cluster_blocks
 
     wide, tentative, others = with_candidate_axis((problem, allocation, coupling))
     nodes = node_costs(wide, others)
@@ -187,7 +187,7 @@ def _capacity(problem: RoundProblem, sets: RankedSets, step: StepCosts) -> Array
     return capacity.astype(step.block_s.dtype)
 
 
-def _select(sets: RankedSets, capacity: Array, blocks: int) -> RankedSets:
+def _select(sets: RankedSets, capacity: Array, blocks: Array | int) -> RankedSets:
     """The first sets by rank that can hold the blocks."""
     member = sets.chain.members[1:].astype(capacity.dtype)
     fits = (sum_nodes(member * capacity) >= blocks) & (sum_nodes(member) <= blocks)
@@ -274,7 +274,7 @@ def _fill(
         cost = coupled_latency_cost(coupling, unit_costs(problem), latency_s) + cost
         return fusion_barrier(_within_range(cost))
 
-    blocks, active = problem.workload.blocks, sets.chain.members[1:]
+    blocks, active = problem.workload.cluster_blocks, sets.chain.members[1:]
     segments, cost = fill_sets(linear, active, capacity, blocks, step.latency_per_s, cost_of)
     return ClusterCandidates(
         segments=segments,

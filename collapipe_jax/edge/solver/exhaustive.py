@@ -134,7 +134,7 @@ class Partitions(NamedTuple):
 
 def enumerate_partitions(problem: RoundProblem) -> Partitions:
     """Every partition of a cluster, and which of them the clusters' memory allows."""
-    splits = compositions(problem.workload.blocks, problem.devices)
+    splits = compositions(int(problem.workload.cluster_blocks), problem.devices)
     counts = np.unique(np.asarray(problem.workload.micro_batch_choices))
     work, memory_bytes = problem.workload, problem.compute.memory_bytes[None]
     active = jnp.asarray(splits[:, None] > 0)

@@ -43,14 +43,15 @@ def likely_gateways(problem: RoundProblem, count: int) -> Int[Array, "count N R"
     is_there = jnp.concatenate([jnp.ones_like(nodes.memory_bytes[:1]), nodes.memory_bytes]) > 0
     share = 1.0 / len(radio.d2e_power_max_w)
     up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, nodes.d2e_gain, share)
-    d2e_s = work.model_bits * bit_time_s(radio, share * radio.d2e_bandwidth_hz, up_sinr)
+    d2e_s = work.update_bits * bit_time_s(radio, share * radio.d2e_bandwidth_hz, up_sinr)
     sinr = d2d_sinr(radio, nodes.d2d_power_max_w[:, None], nodes.d2d_gain, 1.0, jnp.zeros(()))
     bit_s = narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
     itself = jnp.eye(len(bit_s), dtype=bool)[:, :, None, None]
-    both_s = jnp.where(itself, 0.0, bit_s + jnp.swapaxes(bit_s, 0, 1))  # [gateway, other, N, R]
+    both_s = bit_s + work.update_ratio * jnp.swapaxes(bit_s, 0, 1)  # [gateway, other, N, R]
+    both_s = jnp.where(itself, 0.0, both_s)
     of_devices_s = jnp.where(is_there[1:], both_s[:, 1:], 0.0)
     mean_s = jnp.sum(of_devices_s, axis=1) / jnp.maximum(jnp.sum(is_there[1:], axis=0), 1)
-    moves_s = work.blocks * work.block_param_bits * mean_s
+    moves_s = work.cluster_blocks * work.block_param_bits * mean_s
     moves_s = moves_s + work.embedding_param_bits * both_s[:, 0]
     total_s = jnp.where(is_there, jnp.nan_to_num(d2e_s + moves_s, nan=jnp.inf), jnp.inf)
     ranked = jnp.argsort(total_s, axis=0)[:count]

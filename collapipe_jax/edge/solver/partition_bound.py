@@ -138,7 +138,7 @@ def full_devices(
     full = (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
     participates = segments.sum(axis=1, keepdims=True) > 0
     found = []
-    for n, k in np.argwhere(full & participates & (segments < problem.workload.blocks)):
+    for n, k in np.argwhere(full & participates & (segments < problem.workload.cluster_blocks)):
         wider_bytes = memory_bytes.copy()
         wider_bytes[n, k] = one_more_bytes[n, k] * _ROOM
         other = decide(problem.replace(compute=problem.compute.replace(memory_bytes=wider_bytes)))
@@ -194,7 +194,7 @@ def bound_partitions(
 
 def count_partitions(problem: RoundProblem) -> int:
     """Partitions of a cluster, whether its memory allows them or not."""
-    blocks, devices = problem.workload.blocks, problem.devices
+    blocks, devices = int(problem.workload.cluster_blocks), problem.devices
     choices = len(set(np.asarray(problem.workload.micro_batch_choices).tolist()))
     return math.comb(blocks + devices - 1, devices - 1) * choices
 

@@ -31,6 +31,7 @@ from collapipe_jax.learning.federated.quantisation import (
     quantised_mean,
 )
 from collapipe_jax.learning.federated.secure_aggregation import SecureReport, secure_mean
+from collapipe_jax.learning.federated.server_part import ServerPart, join_model
 from collapipe_jax.learning.models.adapters import join
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel
@@ -249,7 +250,8 @@ class LearningState(NamedTuple):
 
     client: Params  # global parameters of which every client trains a copy
     client_optimizer: optax.OptState  # state of every client's own optimiser, leaves ``[N, ...]``
-    decoder: Params | None  # that of the edge server; None where every client has its own
+    # That of the edge server, with blocks where it holds some; None where every client has its own
+    decoder: Params | ServerPart | None
     decoder_optimizer: optax.OptState | None  # state of the decoder's optimiser
     server_optimizer: optax.OptState  # state of the server's optimiser
     base: Params  # frozen parameters of embedding and encoder; without leaves where there are none
@@ -259,8 +261,8 @@ class LearningState(NamedTuple):
 
     @property
     def trained(self) -> Params:
-        """Parameters that are trained, the decoder's included."""
-        return self.client if self.decoder is None else {**self.client, "decoder": self.decoder}
+        """Parameters that are trained, those of the edge server included."""
+        return self.client if self.decoder is None else join_model(self.client, self.decoder)
 
     @property
     def params(self) -> Params:
@@ -286,14 +288,18 @@ class StepGradients(NamedTuple):
     clients: Params  # of every client's copy, leaves ``[N, ...]``
     # Of the one decoder, weighted mean over the participants; of every cluster, ``[N, ...]``, where
     # ``Rules.cluster_privacy`` clips them; None without it
-    decoder: Params | None
+    decoder: Params | ServerPart | None
     loss_sum: Array  # ``[N]``, without erasure weights
     token_count: Array  # ``[N]``, of erased examples too
     erased_fraction: Array  # share of the participants' examples that were erased
 
 
 def initial_state(
-    client: Params, decoder: Params | None, base: Params, method: Method, clients: int
+    client: Params,
+    decoder: Params | ServerPart | None,
+    base: Params,
+    method: Method,
+    clients: int,
 ) -> LearningState:
     """State before the first round, with fresh optimisers."""
     optimizers, rules = method.optimizers, method.rules

@@ -1,5 +1,6 @@
-"""Split learning over pipelines: clusters train the clients, the edge server one decoder."""
+"""Split learning over pipelines: clusters train the clients, the edge server its one part."""
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +30,15 @@ from collapipe_jax.learning.federated.learner import (
     spread,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules
-from collapipe_jax.learning.models.adapters import CLIENT_PARTS, join, split
+from collapipe_jax.learning.federated.server_part import (
+    ServerPart,
+    cut_encoder,
+    cut_model,
+    server_transformations,
+)
+from collapipe_jax.learning.models.adapters import join, split
+from collapipe_jax.learning.models.block import encode
+from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.layers import Params, example_keys
 from collapipe_jax.learning.models.split_model import Batch, SplitModel
 from collapipe_jax.learning.pipeline.execution import (
@@ -59,9 +68,10 @@ class PipelineLearner:
     In a step, cluster n descends ``sum_b e_b loss_b / sum_b tokens_b`` with the erasure
     weights e of docs/system-model.md, section 4, on its own copy of the clients. The edge
     server steps its one decoder on the mean of the clusters' gradients, weighted by
-    ``cluster_weight`` rescaled over the participants. A cluster that does not participate, or
-    one of weight 0, contributes nothing and keeps its optimiser's state; without any
-    participant nothing changes.
+    ``cluster_weight`` rescaled over the participants. The last ``server_blocks`` of the encoder
+    are part of what it steps, and segments are partitions of the others. A cluster that does not
+    participate, or one of weight 0, contributes nothing and keeps its optimiser's state; without
+    any participant nothing changes.
     """
 
     cluster_weight: Any  # ``w_n [N]``, >= 0
@@ -71,7 +81,9 @@ class PipelineLearner:
     execution: Execution = struct.field(pytree_node=False, default=SEQUENTIAL)
     # Law of the erasures
     erasure_law: ErasureLaw = struct.field(pytree_node=False, default=ErasureLaw())
-    rules: Rules = Rules()  # of the clusters; the one decoder has neither drift nor copies
+    # Last blocks of the encoder, which the edge server holds
+    server_blocks: int = struct.field(pytree_node=False, default=0)
+    rules: Rules = Rules()  # of the clusters; the server's part has neither drift nor copies
 
     @property
     def copies(self) -> int:
@@ -81,12 +93,19 @@ class PipelineLearner:
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers."""
         trained, base = split(params, self.model.sizes.adapters)
-        client = {name: trained[name] for name in CLIENT_PARTS}
-        return initial_state(client, trained["decoder"], base, self._method, self.copies)
+        client, server = cut_model(trained, self.server_blocks)
+        return initial_state(client, server, base, self._method, self.copies)
 
     @property
     def _method(self) -> Method:
-        return Method(self.optimizers.transformations, self.rules)
+        own = server_transformations(self.optimizers.transformations, self.server_blocks)
+        return Method(own, self.rules)
+
+    @property
+    def _cluster_sizes(self) -> EncoderConfig:
+        """Sizes of the encoder that a cluster runs."""
+        sizes = self.model.sizes
+        return dataclasses.replace(sizes, encoder_blocks=sizes.encoder_blocks - self.server_blocks)
 
     def outcome(self, decision: Any, cost: Any) -> PipelineOutcome:
         """Effect on learning of a pipeline decision and of its cost."""
@@ -118,12 +137,12 @@ class PipelineLearner:
         shares: Array,
         round_key: Array,
         clients: Params,
-        decoder: Params,
+        server: Params | ServerPart,
         base: Params,
         batch: Batch,
         step_key: Array,
     ) -> StepGradients:
-        """Gradients of all clients and the decoder."""
+        """Gradients of all clients and the edge server's part."""
         clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
         ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
         erasure_key, key = jax.random.split(step_key)
@@ -137,7 +156,7 @@ class PipelineLearner:
         interleaved = self.execution.schedule == "1f1b"
         gradients_of = self._by_micro_batch if interleaved else self._by_mini_batch
         data = batch, keys, example_weights
-        found = gradients_of(outcome, shares, clients, decoder, base, data)
+        found = gradients_of(outcome, shares, clients, server, base, data)
         counted = shares > 0.0
         erased = (counted * (example_weights == 0.0).mean(1)).sum() / jnp.maximum(counted.sum(), 1)
         return StepGradients(*found, erased)
@@ -157,37 +176,70 @@ class PipelineLearner:
         assert keys is not None
         return with_noise(encoded, keys, noise)
 
+    def _losses(
+        self,
+        server: Params | ServerPart,
+        base: Params,
+        encoded: Array,
+        mask: Array,
+        batch: Batch,
+        keys: Array | None,
+    ) -> tuple[Array, Array]:
+        """Losses and tokens ``[b]`` of examples, from the activations that the server gets.
+
+        Args:
+          server: its part of the model.
+          base: its blocks' other parameters, which get no gradient.
+          encoded: ``[b, S, h]``.
+          mask: of the embedding, ``[b, S]``.
+          batch: the examples.
+          keys: theirs, ``[b]``.
+        """
+        if not isinstance(server, ServerPart):
+            return self.model.losses(server, encoded, batch, keys)
+        first, blocks = self._cluster_sizes.encoder_blocks, join(server.encoder, base)
+        encoded = encode(blocks, self.model.sizes, encoded, mask, keys, first)
+        return self.model.losses(server.decoder, encoded, batch, keys)
+
     def _by_mini_batch(
         self,
         outcome: PipelineOutcome,
         shares: Array,
         clients: Params,
-        decoder: Params,
+        server: Params | ServerPart,
         base: Params,
         data: tuple,
-    ) -> tuple[Params, Params, Array, Array]:
-        """Gradients of clients and decoder, whole mini-batches at a time."""
+    ) -> tuple[Params, Params | ServerPart, Array, Array]:
+        """Gradients of clients and the server's part, whole mini-batches at a time."""
         batch, keys, _ = data
+        cluster_base, server_base = cut_encoder(base["encoder"], self.server_blocks)
 
-        def encode(clients: Params) -> Array:
+        def encode_all(clients: Params) -> tuple[Array, Array]:
             x, mask = self._embedded(clients, base, batch, keys)
             rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
-            encoded = encode_clusters(clients["encoder"], self.model.sizes, *rest, base["encoder"])
-            return jax.vmap(self._sent)(encoded, keys)
+            encoder, sizes = clients["encoder"], self._cluster_sizes
+            encoded = encode_clusters(encoder, sizes, *rest, cluster_base)
+            return jax.vmap(self._sent)(encoded, keys), mask
 
-        encoded, send_back = jax.vjp(encode, clients)
+        encoded, send_back, mask = jax.vjp(encode_all, clients, has_aux=True)
         is_private = self.rules.cluster_privacy is not None
-        server = self._server_by_cluster if is_private else self._server
-        sent, decoder_gradient, sums = server(shares, decoder, encoded, data)
+        run = self._server_by_cluster if is_private else self._server
+        sent, server_gradient, sums = run(shares, server, server_base, encoded, mask, data)
         (client_gradient,) = send_back(sent)
-        return client_gradient, decoder_gradient, *sums
+        return client_gradient, server_gradient, *sums
 
     def _server(
-        self, shares: Array, decoder: Params, encoded: Array, data: tuple
-    ) -> tuple[Array, Params, tuple[Array, Array]]:
-        """Gradients by the activations and by the decoder, which runs once over ``N B`` examples.
+        self,
+        shares: Array,
+        server: Params | ServerPart,
+        base: Params,
+        encoded: Array,
+        mask: Array,
+        data: tuple,
+    ) -> tuple[Array, Params | ServerPart, tuple[Array, Array]]:
+        """Gradients by the activations and by the server's part, which runs ``N B`` examples once.
 
-        The edge server's loss is ``sum_n shares_n loss_n``, so its gradient by the decoder is the
+        The edge server's loss is ``sum_n shares_n loss_n``, so its gradient by its part is the
         weighted mean of the clusters' gradients. What it sends back to a cluster is divided by
         the share, which leaves cluster n the gradient of its own ``loss_n``.
 
@@ -199,74 +251,83 @@ class PipelineLearner:
         def flat(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
-        def loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
+        def loss(encoded: Array, server: Params | ServerPart) -> tuple[Array, tuple[Array, Array]]:
             encoded = spread(encoded, (COPY, EXAMPLE))
-            found = self.model.losses(decoder, flat(encoded), flat(batch), flat(keys))
+            found = self._losses(server, base, *flat((encoded, mask, batch, keys)))
             losses, tokens = (leaf.reshape(example_weights.shape) for leaf in found)
             cluster_loss = loss_per_token(losses, tokens, example_weights)
             return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
 
         gradients = jax.grad(loss, argnums=(0, 1), has_aux=True)
-        (sent, decoder_gradient), sums = gradients(encoded, decoder)
+        (sent, server_gradient), sums = gradients(encoded, server)
         scale = 1.0 / jnp.where(shares > 0.0, shares, 1.0)
-        return sent * scale[:, None, None, None], decoder_gradient, sums
+        return sent * scale[:, None, None, None], server_gradient, sums
 
     def _server_by_cluster(
-        self, _: Array, decoder: Params, encoded: Array, data: tuple
-    ) -> tuple[Array, Params, tuple[Array, Array]]:
-        """As ``_server``, with every cluster's own gradient by the decoder, ``[N, ...]``."""
+        self,
+        _: Array,
+        server: Params | ServerPart,
+        base: Params,
+        encoded: Array,
+        mask: Array,
+        data: tuple,
+    ) -> tuple[Array, Params | ServerPart, tuple[Array, Array]]:
+        """As ``_server``, with every cluster's own gradient by the server's part, ``[N, ...]``."""
 
-        def loss(encoded: Array, decoder: Params, data: tuple) -> tuple[Array, tuple[Array, Array]]:
+        def loss(
+            encoded: Array, server: Params | ServerPart, mask: Array, data: tuple
+        ) -> tuple[Array, tuple[Array, Array]]:
             batch, keys, example_weights = data
-            losses, tokens = self.model.losses(decoder, encoded, batch, keys)
+            losses, tokens = self._losses(server, base, encoded, mask, batch, keys)
             return loss_per_token(losses, tokens, example_weights), (losses.sum(), tokens.sum())
 
-        gradients = jax.vmap(jax.grad(loss, (0, 1), has_aux=True), (0, None, 0))
-        (sent, decoder_gradients), sums = gradients(encoded, decoder, data)
-        return sent, decoder_gradients, sums
+        gradients = jax.vmap(jax.grad(loss, (0, 1), has_aux=True), (0, None, 0, 0))
+        (sent, server_gradients), sums = gradients(encoded, server, mask, data)
+        return sent, server_gradients, sums
 
     def _by_micro_batch(
         self,
         outcome: PipelineOutcome,
         shares: Array,
         clients: Params,
-        decoder: Params,
+        server: Params | ServerPart,
         base: Params,
         data: tuple,
-    ) -> tuple[Params, Params, Array, Array]:
-        """As ``_by_mini_batch``, with the decoder in the last stage of every cluster, by 1F1B.
+    ) -> tuple[Params, Params | ServerPart, Array, Array]:
+        """As ``_by_mini_batch``, with the server's part in every cluster's last stage, by 1F1B.
 
         The tokens that divide a cluster's loss are known after its last micro-batch; they
         divide the gradient of the sum.
         """
-        model, (batch, keys, _) = self.model, data
+        sizes, (batch, keys, _) = self._cluster_sizes, data
+        cluster_base, server_base = cut_encoder(base["encoder"], self.server_blocks)
 
         def fill(clients: Params) -> tuple[tuple[Params, Array], tuple[Params, Array, Array]]:
             x, mask = self._embedded(clients, base, batch, keys)
-            rest = model.sizes, outcome.segments, self.execution, base["encoder"]
+            rest = sizes, outcome.segments, self.execution, cluster_base
             slots, base_slots, stages = stage_slots(clients["encoder"], *rest)
             return (slots, x), (base_slots, mask, stages)
 
-        def loss(decoder: Params, encoded: Array, data: tuple) -> tuple[Array, tuple[Array, Array]]:
-            batch, keys, example_weights = data
+        def loss(
+            server: Params | ServerPart, encoded: Array, data: tuple
+        ) -> tuple[Array, tuple[Array, Array]]:
+            mask, (batch, keys, example_weights) = data
             encoded = self._sent(encoded, keys)
-            losses, tokens = model.losses(decoder, encoded, batch, keys)
+            losses, tokens = self._losses(server, server_base, encoded, mask, batch, keys)
             return (example_weights * losses).sum(), (losses.sum(), tokens.sum())
 
         # Forward into the slots of the stages, 1F1B inside, and back out of them.
         (slots, x), pull_back, rest = jax.vjp(fill, clients, has_aux=True)
         base_slots, mask, stages = rest
-        inputs = x, mask, stages, data, self.execution.micro_batches, keys, base_slots
-        (_, (loss_sum, tokens)), found = one_f_one_b(
-            Step(slots, decoder, model.sizes, loss, *inputs)
-        )
+        inputs = x, mask, stages, (mask, data), self.execution.micro_batches, keys, base_slots
+        (_, (loss_sum, tokens)), found = one_f_one_b(Step(slots, server, sizes, loss, *inputs))
         found = jax.vmap(lambda tree, count: jax.tree.map(lambda leaf: leaf / count, tree))(
             found, jnp.maximum(tokens, 1.0)
         )
         (client_gradient,) = pull_back((found.slots, found.x))
         is_private = self.rules.cluster_privacy is not None
-        decoder_gradient = found.head if is_private else aggregate(found.head, shares)
-        return client_gradient, decoder_gradient, loss_sum, tokens
+        server_gradient = found.head if is_private else aggregate(found.head, shares)
+        return client_gradient, server_gradient, loss_sum, tokens
 
 
 _SITE = 0x75706C6B  # folded into the keys of examples, whose layers have small numbers

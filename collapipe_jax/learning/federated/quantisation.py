@@ -56,7 +56,7 @@ def quantiser_of(number_bits: int, clients: int = 1) -> UpdateQuantiser | None:
 def update_ratio(update_number_bits: int, parameter_number_bits: int, numbers: int) -> float:
     """Bits of a parameter on its way up over those on its way down.
 
-    Source: docs/system-model.md (48).
+    Source: docs/system-model.md (47).
 
     Args:
       update_number_bits: of a rounded number without its scale; 0 rounds nothing.
@@ -79,7 +79,7 @@ def round_numbers(
 ) -> Float[Array, " P"]:
     """Numbers rounded at random to the grids of their groups, each right in the mean.
 
-    Source: docs/system-model.md (49).
+    Source: docs/system-model.md (48).
     """
     groups = jnp.pad(numbers, (0, -numbers.size % GROUP)).reshape(-1, GROUP)
     scale = jnp.abs(groups).max(axis=1, keepdims=True)
@@ -130,7 +130,7 @@ def send_updates(
 ) -> tuple[Params, Params]:
     """What arrives of updates ``[N, ...]``, and the residuals after it.
 
-    Source: docs/system-model.md (50).
+    Source: docs/system-model.md (49).
 
     Args:
       updates, residuals: leaves ``[N, ...]``.

@@ -340,9 +340,16 @@ def encoder_block(
 
 
 def encode(
-    encoder_params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None = None
+    encoder_params: Params,
+    config: EncoderConfig,
+    x: Array,
+    mask: Array,
+    keys: Array | None = None,
+    first: int = 0,
 ) -> Array:
     """The whole encoder as one scan over its blocks, before any final norm; of x's type.
+
+    Of a part of the blocks, as many as the parameters have, ``first`` is the number of the first.
 
     Dropout depends on (layer, key of the example) only. A micro-batch with its keys
     therefore gives what the whole mini-batch would, wherever the stack is cut.
@@ -351,4 +358,5 @@ def encode(
     def run_block(x: Array, params: Params, layer: Array) -> Array:
         return encoder_block(params, config, x, mask, layer_keys(keys, layer))
 
-    return run_stack(run_block, config, encoder_params, jnp.arange(config.encoder_blocks), x)
+    count = jax.tree.leaves(encoder_params)[0].shape[0]
+    return run_stack(run_block, config, encoder_params, first + jnp.arange(count), x)

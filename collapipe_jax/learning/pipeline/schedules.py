@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from collapipe_jax.core.one_f_one_b import tick_of, ticks
 from collapipe_jax.learning.models.adapters import NO_BASE
@@ -35,7 +36,7 @@ class Step(NamedTuple):
     """A training step of all clusters, by any schedule; for use under ``jax.jit``."""
 
     slots: Params  # leaves [N, K, capacity, ...]
-    head: Params  # one for all clusters, leaves [...]
+    head: PyTree[Array]  # one for all clusters, leaves [...]
     config: EncoderConfig
     # ``loss(head, encoded [b, S, h], data of a micro-batch)``, a scalar sum over examples whose
     # weights are part of the data, and a tree of other sums or ``()``

@@ -81,7 +81,12 @@ class Experiment:
             "rules": dataclasses.replace(self.rules, **privacy),
         }
         if not policy_entry(self.config["policy"]["name"]).by_clients:
-            return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
+            return PipelineLearner(
+                execution=self.execution,
+                erasure_law=self.erasure_law,
+                server_blocks=self.config["model"]["server_blocks"],
+                **shared,
+            )
         clients = _clients(self.config["policy"]["name"], self.system.mean_problem.devices)
         return DataParallelLearner(devices=clients, max_samples=self._max_samples(), **shared)
 

@@ -113,6 +113,14 @@ LEARNING_KEYS: dict[str, Any] = {
         query_key_norm=key(False, "norms of queries and keys of causal_lm, as in Qwen3"),
         feed_forward_width=key(512, "inner size of a feed-forward layer", "> 0", why="4 x width"),
         encoder_blocks=key(6, "encoder blocks", _BLOCKS, symbol="L"),
+        server_blocks=key(
+            0,
+            "last encoder blocks of a pipeline, which the edge server holds beside the decoder; "
+            "clients of data-parallel policies keep their whole model, or that of `policy.cut`",
+            ">= 0",
+            symbol="L_{ES}",
+            why="0: as published; each one takes work and parameters off devices and links",
+        ),
         decoder_blocks=key(2, "decoder blocks of translation", _BLOCKS, why="few lose little"),
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),
         attention_dropout_rate=key(

@@ -105,9 +105,17 @@ PIPELINE_RULES = (
         "Give 1 or more, or sharded",
     ),
     Rule(
-        ("pipeline.capacity", "network.devices", "model.encoder_blocks"),
-        lambda capacity, devices, blocks: capacity * devices < blocks and capacity * devices,
-        "the devices of a cluster then hold {result} of {2} blocks",
+        ("model.server_blocks", "model.encoder_blocks"),
+        lambda server_blocks, blocks: server_blocks >= blocks,
+        "no block is left of {1} for the devices of a cluster",
+        "Give fewer than model.encoder_blocks",
+    ),
+    Rule(
+        ("pipeline.capacity", "network.devices", "model.encoder_blocks", "model.server_blocks"),
+        lambda capacity, devices, blocks, server_blocks: (
+            capacity * devices < blocks - server_blocks and capacity * devices
+        ),
+        "the devices of a cluster then hold {result} of {2} blocks less {3} at the edge server",
         "Raise it or network.devices, or give 0 for all blocks",
     ),
     Rule(

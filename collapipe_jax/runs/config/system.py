@@ -117,8 +117,12 @@ def _check_can_run(problem: RoundProblem) -> None:
     if not np.any(can_run(problem)):
         fewest = usable_blocks(problem, jnp.max(problem.workload.micro_batch_choices))
         most = int(jnp.max(jnp.sum(fewest, axis=1)))
-        why = f"no cluster can ever hold the encoder; the largest has room for {most} blocks"
-        remedy = "Shrink the model or the batch, or raise devices.memory_share or network.devices"
+        held = int(problem.workload.cluster_blocks)
+        why = f"no cluster can ever hold {held} blocks; the largest has room for {most}"
+        remedy = (
+            "Shrink the model or the batch, or raise devices.memory_share, network.devices or "
+            "model.server_blocks"
+        )
         raise InputError("model.encoder_blocks", problem.workload.blocks, why, remedy)
     limit_bytes, ends = problem.compute.control_unit_memory_bytes, problem.workload.ends
     if limit_bytes is not None and ends is not None:
@@ -302,6 +306,7 @@ def _build_workload(config: Config) -> Workload:
         task.make_sizes(config),
         schedule=config.pipeline.schedule,
         capacity=config.pipeline.capacity or None,
+        server_blocks=config.model.server_blocks,
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),

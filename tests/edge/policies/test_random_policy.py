@@ -1,5 +1,6 @@
 """Draws against enumeration and closed forms, at fixed seeds."""
 
+import functools
 import math
 
 import jax
@@ -30,7 +31,13 @@ def decide(keys, problem):
 
 
 draw_for_one = jax.jit(jax.vmap(random_policy, in_axes=(0, None)))
-compose = jax.jit(jax.vmap(random_composition, in_axes=(0, None, None)), static_argnums=2)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def compose(keys, capacity, blocks):
+    return jax.vmap(lambda key: random_composition(key, capacity, blocks, blocks))(keys)
+
+
 table = jax.jit(log_ways, static_argnums=1)
 feasible = jax.jit(jax.vmap(is_feasible))
 runnable = jax.jit(jax.vmap(can_run))

@@ -423,6 +423,18 @@ def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
     assert remedy in error.remedy
 
 
+@pytest.mark.parametrize(
+    ("server_blocks", "capacity", "key"),
+    [(3, 0, "model.server_blocks"), (9, 0, "model.server_blocks"), (0, 1, "pipeline.capacity")],
+)
+def test_blocks_at_the_server_that_contradict_other_keys_are_refused(server_blocks, capacity, key):
+    config = changed("model.encoder_blocks", 3)
+    config.model.server_blocks, config.pipeline.capacity = server_blocks, capacity
+    assert refusal(config).key == key
+    config.model.server_blocks = 1  # of the others each device has room for one
+    build.check_experiment(config)
+
+
 def test_too_few_devices_of_several_hosts_are_reported_before_any_work(no_work, monkeypatch):
     monkeypatch.setattr(build.jax, "process_count", lambda: 2)
     config = changed("pipeline.backend", "sharded")

@@ -62,6 +62,7 @@ def other(name):
 
 
 OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
+PLACES = ("model.server_blocks",)  # of the parameters
 HEADS = ("model.pooling", "model.head")  # of the server's part
 ADAPTERS = {  # beside a rank
     "model.adapter_alpha": 8.0,
@@ -84,6 +85,7 @@ IN_SYSTEM = [
     *(name for name in KEYS if name.startswith("control.")),
     *("model." + key for key in ("width", "heads", "feed_forward_width", "encoder_blocks")),
     *("model." + key for key in ("decoder_blocks", "dropout_rate", "rematerialise")),
+    "model.server_blocks",
     "model.attention_dropout_rate",
     *("task." + key for key in ("vocabulary_size", "source_length", "target_length")),
     *("training." + key for key in ("local_steps", "batch", "micro_batch_choices")),
@@ -118,7 +120,7 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
         name
         for name in KEYS
         if name.startswith("model.")
-        and name not in (*OWN, *HEADS, *ADAPTERS, *CAUSAL, *NGRAMS, "model.attention")
+        and name not in (*OWN, *PLACES, *HEADS, *ADAPTERS, *CAUSAL, *NGRAMS, "model.attention")
     ],
 )
 def test_every_key_of_the_model_changes_it(name):

@@ -1,0 +1,94 @@
+"""Blocks at the edge server: the cost with the reference, and as a shorter encoder has it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.against_reference import COMPARED, assert_equal_to_reference
+from support.compilations import compiles
+from support.compiled import evaluate
+from support.random_networks import random_decision, random_network, secure_section
+from support.reference_cost import reference_violations
+from support.structs import as_decision, as_problem
+
+from collapipe_jax.edge.control.queues import (
+    control_unit_floor_j,
+    device_budget_floor_j,
+    least_latency_s,
+)
+from collapipe_jax.edge.cost.feasibility import violations
+
+BLOCKS = 7
+
+
+def case(server_blocks, seed=5):
+    """A network whose edge server holds blocks, and a decision for the others."""
+    rng = np.random.default_rng(seed)
+    network = random_network(rng, 3, 4, BLOCKS - server_blocks)
+    decision = random_decision(rng, network, skipped=1)
+    network["compute"]["memory_bytes"] *= 3
+    network["workload"] |= {"blocks": BLOCKS, "server_blocks": server_blocks}
+    return network, decision
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.usefixtures("x64")
+def test_equal_to_the_reference_at_every_depth_by_one_program(secure):
+    with compiles(evaluate, 1):
+        for server_blocks in (0, 1, 4):
+            network, decision = case(server_blocks)
+            if secure:
+                network["secure_aggregation"] = secure_section()
+            assert_equal_to_reference(network, decision)
+    assert not reference_violations(network, decision)
+    assert not any(violations(as_problem(network), as_decision(decision)).values())
+    decision["segments"][1, np.argmax(decision["segments"][1])] += 1
+    assert reference_violations(network, decision) == {"segments"}
+    broken = violations(as_problem(network), as_decision(decision))
+    assert [name for name, is_broken in broken.items() if is_broken] == ["segments"]
+
+
+def shortened(network):
+    """An encoder of the clusters' blocks alone, before a decoder with the work of the others."""
+    work = dict(network["workload"])
+    both = work.pop("server_blocks") * (1 + work["backward_ratio"])
+    work["blocks"] -= network["workload"]["server_blocks"]
+    work["decoder_flops"] += both * work["block_flops"]
+    return {**network, "workload": work}
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_rest_of_the_network_sees_a_shorter_encoder():
+    network, decision = case(3)
+    network["compute"]["block_overhead_s"] = 0.0
+    cut, short = as_problem(network), as_problem(shortened(network))
+    found, expected = (evaluate(problem, as_decision(decision)) for problem in (cut, short))
+    for name in COMPARED:
+        got, wanted = getattr(found, name), getattr(expected, name)
+        np.testing.assert_allclose(got, wanted, 1e-12, err_msg=name)
+    for floor in (control_unit_floor_j, device_budget_floor_j, least_latency_s):
+        np.testing.assert_allclose(floor(cut), floor(short), 1e-12)
+
+
+def test_a_document_without_the_number_has_the_same_cost_bit_for_bit():
+    network, decision = case(0)
+    with_zero = as_problem(network)
+    without = with_zero.replace(workload=with_zero.workload.replace(server_blocks=0))
+    costs = [evaluate(problem, as_decision(decision)) for problem in (with_zero, without)]
+    for name in COMPARED:
+        np.testing.assert_array_equal(*(getattr(cost, name) for cost in costs), name)
+
+
+def test_a_block_at_a_fast_server_shortens_the_round_and_saves_energy():
+    """While the server's stage is not the longest, all of (13), (14) and (16) falls."""
+    network, decision = case(0)
+    network["compute"]["es_flops_per_s"] *= 1e3
+    network["compute"]["block_overhead_s"] = 0.0
+    before = evaluate(as_problem(network), as_decision(decision))
+    decision["segments"] = decision["segments"] - (
+        np.arange(4) == decision["segments"].argmax(axis=1)[:, None]
+    )
+    network["workload"]["server_blocks"] = 1
+    after = evaluate(as_problem(network), as_decision(decision))
+    assert jnp.all(after.cluster_latency_s < before.cluster_latency_s)
+    assert after.energy_j.sum() < before.energy_j.sum()
+    np.testing.assert_array_equal(after.loss_probability, before.loss_probability)
