@@ -64,7 +64,7 @@ from collapipe_jax.edge.solver.smooth_objective import (
 
 _FILLED_SETS = 8
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""
-_LIKELY_GATEWAYS = 2
+_LIKELY_GATEWAYS = 3
 _OF_A_SET = 3
 """Candidates of an active set that rank with those of others; its further ones come last. Chosen on
 random networks."""
