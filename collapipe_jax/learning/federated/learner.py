@@ -485,7 +485,6 @@ def _server_step(
     # The mean of the copies, in the clear, rounded, or from masked updates.
     report, by_row = None, {table: row_shares(rows, shares) for table, rows in met.items()}
     if (quantiser := rules.update_quantiser) is not None:
-        assert residuals is not None
         updates = jax.tree.map(lambda own, start: own - start[None], copies, before)
         update, residuals = quantised_mean(quantiser, residuals, updates, clients, key)
         step = jax.tree.map(jnp.negative, update)

@@ -4,8 +4,8 @@ A party's update is its copy after a round less the global parameters before it.
 group share a scale. A group is of one block, of the embedding or of the decoder, since each may
 lie on a node of its own.
 
-Rounding is unbiased, so descent would converge without residuals. Errors of rounds would then add
-up as a random walk does. With residuals, all that a party sent differs from all of its updates by
+Rounding is unbiased, so descent converges without residuals, too. Errors of rounds then add up as
+a random walk does. With residuals, all that a party sent differs from all of its updates by
 the last residual alone. This has a bound from 3 levels on: no entry is above the largest of any
 update over ``levels - 1``.
 
@@ -35,6 +35,8 @@ class UpdateQuantiser:
     """How updates are rounded."""
 
     levels: Any  # of the grid on each side of zero, an array value
+    # Whether a party adds what rounding leaves to its next update
+    feedback: bool = struct.field(pytree_node=False, default=True)
     # Clients of a control unit that sends their mean, rounded once more; 1 where all send theirs
     clients: int = struct.field(pytree_node=False, default=1)
 
@@ -46,11 +48,14 @@ class Residuals(NamedTuple):
     control_units: Params | None  # of those that send means; None where there are none
 
 
-def quantiser_of(number_bits: int, clients: int = 1) -> UpdateQuantiser | None:
+def quantiser_of(
+    number_bits: int, clients: int = 1, feedback: bool = True
+) -> UpdateQuantiser | None:
     """Grid of numbers of so many bits; None where they are 0, which rounds nothing."""
     if not number_bits:
         return None
-    return UpdateQuantiser(levels=2.0 ** (number_bits - 1) - 1.0, clients=clients)
+    levels = 2.0 ** (number_bits - 1) - 1.0
+    return UpdateQuantiser(levels=levels, feedback=feedback, clients=clients)
 
 
 def update_ratio(update_number_bits: int, parameter_number_bits: int, numbers: int) -> float:
@@ -109,8 +114,8 @@ def round_update(update: Params, levels: Float[Array, ""] | float, key: Key[Arra
 def empty_residuals(
     quantiser: UpdateQuantiser | None, params: Params, clients: int
 ) -> Residuals | None:
-    """Residuals before the first round; None where nothing is rounded."""
-    if quantiser is None:
+    """Residuals before the first round; None where nothing is rounded, or nothing fed back."""
+    if quantiser is None or not quantiser.feedback:
         return None
 
     def zeros(parties: int) -> Params:
@@ -122,13 +127,13 @@ def empty_residuals(
 
 def send_updates(
     updates: Params,
-    residuals: Params,
+    residuals: Params | None,
     participates: Bool[Array, " N"],
     sent: Params | None,
     levels: Float[Array, ""] | float,
     key: Key[Array, ""],
-) -> tuple[Params, Params]:
-    """What arrives of updates ``[N, ...]``, and the residuals after it.
+) -> tuple[Params, Params | None]:
+    """What arrives of updates ``[N, ...]``, and the residuals after it, if there are any.
 
     Source: docs/system-model.md (49).
 
@@ -139,7 +144,7 @@ def send_updates(
       levels: as in :class:`UpdateQuantiser`.
       key: of the round.
     """
-    whole = jax.tree.map(jnp.add, updates, residuals)
+    whole = updates if residuals is None else jax.tree.map(jnp.add, updates, residuals)
     keys = jax.random.split(key, participates.size)
     rounded = jax.vmap(round_update, in_axes=(0, None, 0))(whole, levels, keys)
 
@@ -153,36 +158,39 @@ def send_updates(
         found = jax.tree.map(by_party, new, old)
         return found if sent is None else jax.tree.map(by_number, sent, found, old)
 
+    if residuals is None:
+        return chosen(rounded, updates), None
     left = jax.tree.map(jnp.subtract, whole, rounded)
     return chosen(rounded, updates), chosen(left, residuals)
 
 
 def quantised_mean(
     quantiser: UpdateQuantiser,
-    residuals: Residuals,
+    residuals: Residuals | None,
     updates: Params,
     clients: Participation,
     key: Key[Array, ""],
-) -> tuple[Params, Residuals]:
+) -> tuple[Params, Residuals | None]:
     """Weighted mean of what arrives of updates ``[N, ...]`` at the server, and the residuals.
 
     Control units that average updates of their clients round the mean, with residuals of their own.
     """
     shares, levels = clients.shares, quantiser.levels
     key, mean_key = jax.random.split(key)
-    arrived, own = send_updates(updates, residuals.clients, shares > 0.0, clients.sent, levels, key)
-    if residuals.control_units is None:
-        return aggregate(arrived, shares), Residuals(own, None)
+    before, means_before = (None, None) if residuals is None else residuals
+    arrived, own = send_updates(updates, before, shares > 0.0, clients.sent, levels, key)
+    if quantiser.clients == 1:
+        return aggregate(arrived, shares), None if own is None else Residuals(own, None)
     part = shares.reshape(-1, quantiser.clients)
     total = part.sum(1)
     part = part / jnp.where(total > 0.0, total, 1.0)[:, None]
     arrived = jax.tree.map(lambda leaf: leaf.reshape(*part.shape, *leaf.shape[1:]), arrived)
     means, left = send_updates(
         jax.vmap(aggregate)(arrived, part),
-        residuals.control_units,
+        means_before,
         total > 0.0,
         clients.sent,
         levels,
         mean_key,
     )
-    return aggregate(means, total), Residuals(own, left)
+    return aggregate(means, total), None if own is None else Residuals(own, left)

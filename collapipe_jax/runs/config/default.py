@@ -177,6 +177,12 @@ KEYS: dict[str, Any] = {
             symbol="b_U",
             why="off, as in the paper; QSGD has 4 and 8",
         ),
+        error_feedback=key(
+            True,
+            "a party adds what rounding leaves of its update to the next one, and keeps a number "
+            "more of every parameter for it",
+            why="it loses less with few bits; rounding is unbiased without it, and needs no memory",
+        ),
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(
             1.0,

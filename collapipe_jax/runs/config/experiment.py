@@ -296,7 +296,11 @@ def build_rules(config: Config) -> Rules:
         server_average=training.server_average or None,
         activation_noise=training.activation_noise or None,
         secure_aggregation=_build_secure_aggregation(config),
-        update_quantiser=quantiser_of(config.payload.update_number_bits, _clients_summed(config)),
+        update_quantiser=quantiser_of(
+            config.payload.update_number_bits,
+            _clients_summed(config),
+            config.payload.error_feedback,
+        ),
         control_variates=training.control_variates,
         client_moments=training.client_moments,
     )

@@ -300,6 +300,7 @@ def _build_workload(config: Config) -> Workload:
     task, training, payload = find_task(config.task.kind), config.training, dict(config.payload)
     # What travels with every parameter is priced as more bits of it.
     numbers, update_bits = numbers_per_parameter(training), payload.pop("update_number_bits")
+    del payload["error_feedback"]
     parameter_bits = payload["parameter_number_bits"]
     payload["parameter_number_bits"] *= numbers
     plain = encoder_workload(
@@ -319,11 +320,12 @@ def _build_workload(config: Config) -> Workload:
 
 
 def _residual_bytes(config: Config) -> int:
-    """Bytes beside the optimiser's of every parameter whose updates are rounded.
+    """Bytes beside the optimiser's of every parameter whose updates are rounded, with feedback.
 
     A device keeps the start of a round less the residual: one number.
     """
-    return NUMBER_BYTES * bool(config.payload.update_number_bits)
+    payload = config.payload
+    return NUMBER_BYTES * bool(payload.update_number_bits and payload.error_feedback)
 
 
 def encoder_workload(

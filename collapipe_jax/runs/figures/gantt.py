@@ -142,7 +142,8 @@ def first_step(record: RunRecord, index: int, cluster: int) -> Step:
     forward_s = record.history["forward_flow_s"][index, cluster]
     backward_s = record.history["backward_flow_s"][index, cluster]
     micro_batches = int(record.history["micro_batches"][index, cluster])
-    names = _names(forward_s)
+    gateways = record.history.get("gateway")
+    names = _names(forward_s, 0 if gateways is None else int(gateways[index, cluster]))
     events_of = _one_f_one_b if record.schedule == "1f1b" else _gpipe
     there, back = events_of(forward_s, backward_s, micro_batches)
     forward = [
@@ -181,17 +182,18 @@ def _one_f_one_b(
     return there, jax.tree.map(lambda every_s: every_s[:, -2::-1], back)
 
 
-def _names(forward_s: np.ndarray) -> list[str]:
+def _names(forward_s: np.ndarray, gateway: int) -> list[str]:
     """Names of the stages of the forward flow, ``[2 K + 4]``.
 
-    A hop is named by the nodes it joins, the next active one included; 0 marks a device
-    that is skipped.
+    A hop is named by the nodes it joins, the next active one included, at last the gateway; 0
+    marks a device that is skipped.
     """
+    end = f"device {gateway}" if gateway else "CU"
     devices = (len(forward_s) - 4) // 2
     active = [node for node in range(1, devices + 1) if forward_s[2 * node] > 0]
     names = []
     for node in range(devices + 1):
-        following = next((f"device {other}" for other in active if other > node), "CU")
+        following = next((f"device {other}" for other in active if other > node), end)
         sender = f"device {node}" if node else "CU"
         names += [sender if node else "control unit", f"{sender} ↔ {following}"]
     return [*names, "uplink", "decoder"]

@@ -35,7 +35,7 @@ def takes_part(decision):
 
 
 def test_all_policies_but_those_that_optimise_have_a_deadline():
-    assert set(POLICIES) - set(BLIND) == {"dssra", "greedy", "alternating"}
+    assert set(POLICIES) - set(BLIND) == {"dssra", "dssra_wide", "greedy", "alternating"}
 
 
 @pytest.mark.parametrize(

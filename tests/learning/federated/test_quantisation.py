@@ -166,6 +166,27 @@ def test_the_mean_of_all_rounds_is_that_of_the_updates_but_for_means_of_residual
     np.testing.assert_allclose(total, 12 * jnp.tensordot(shares, token, 1) - left, atol=1e-10)
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_without_feedback_nothing_is_kept_and_the_mean_is_right_in_the_mean(clients):
+    quantiser, updates = quantiser_of(4, clients, feedback=False), model()
+    everyone = jnp.asarray(EVERYONE)
+    shares = participant_shares(jnp.array([0.1, 0.2, 0.3, 0.4]), everyone)
+    parties = participation_of(shares, everyone, shares, {})
+    assert empty_residuals(quantiser, updates, PARTIES) is None
+
+    @jax.jit
+    @jax.vmap
+    def means(key):
+        mean, residuals = quantised_mean(quantiser, None, updates, parties, key)
+        assert residuals is None
+        return mean["embedding"]["token"]
+
+    found = means(jax.random.split(jax.random.key(3), 400))
+    error = found.std(0) / 20.0
+    wanted = jnp.tensordot(shares, updates["embedding"]["token"], 1)
+    assert jnp.all(jnp.abs(found.mean(0) - wanted) <= 5.0 * error + 1e-12)
+
+
 def test_a_number_of_bits_is_a_grid_and_a_price():
     assert quantiser_of(0) is None
     assert quantiser_of(4) == UpdateQuantiser(levels=7.0)
