@@ -69,6 +69,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for name, policy in summary["policies"].items():
         memory, broken = policy["device_memory_bytes"]["median"], policy["violations"]
         numbers: tuple[Any, ...] = (
+            policy["descent_s"]["median"],
             policy["compute_latency_s"]["median"],
             None if memory is None else bytes_to_mib(memory),
             policy["energy_j"]["median"],
@@ -81,13 +82,15 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         blocks = number_text(policy["blocks"]["median"])
         keeps, wins = (f"{100 * policy[key]:.0f}" for key in ("keeps_limits", "fastest"))
         rows.append((name, latency, mean, *texts, blocks, part, over, keeps, wins))
-    units = {"latency": "s", "mean": "s", "compute": "s", "memory": "MiB", "energy": "J"}
-    units |= {"blocks": "", "part": "%", "over": "%", "keeps": "%", "wins": "%"}
+    units = dict.fromkeys(("latency", "mean", "descent", "compute"), "s")
+    units |= {"memory": "MiB", "energy": "J", "blocks": ""}
+    units |= dict.fromkeys(("part", "over", "keeps", "wins"), "%")
     return make_table(
         ("policy", *(f"{name}\n{unit}" for name, unit in units.items())),
         rows,
         title=f"Medians over {summary['realisations']} networks of {summary['rounds']} rounds",
-        caption="Latency with the 95 % interval of its median, and its mean. Memory of the fullest "
+        caption="Latency with the 95 % interval of its median, and its mean. Descent: time for "
+        "what a round at the divergence target descends, by the bound. Memory of the fullest "
         "device, energy of all nodes a round. Blocks: of a device or client that takes part; of "
         "splitfed the cut. Part: clusters or clients that take part. Over: share of "
         "rounds over a device's memory, of networks over a node's mean energy, and of networks "

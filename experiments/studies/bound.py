@@ -334,9 +334,7 @@ def _absence_bound(
 ) -> jax.Array:
     """The bound if the same clusters sat out in all rounds; its mean over rounds is the bound."""
     bias = convergence.absence_bias(learning, present)
-    ratio = jnp.sqrt(
-        convergence.absence_bias(learning.replace(gradient_heterogeneity=1.0), present)
-    )
+    ratio = convergence.absence_ratio(learning.cluster_weight, present)
     participating = learning.replace(
         cluster_weight=participating_weight(learning.cluster_weight, present),
         gradient_heterogeneity=(1.0 + ratio) ** 2 * learning.gradient_heterogeneity,

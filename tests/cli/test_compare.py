@@ -82,6 +82,8 @@ def test_what_is_on_file_is_what_was_simulated(finished, name):
     for field, broken in history.violations.items():
         assert kept[f"violated.{field}"][index] == np.sum(broken)
     np.testing.assert_array_equal(kept["absent_rounds"][index], np.sum(cost.absent, axis=0))
+    ratio = np.any(cost.absent, axis=1)  # of two clusters of one weight
+    np.testing.assert_array_equal(kept["absence_ratio"][index], ratio)
 
 
 def test_blocks_are_counted_with_their_memory(finished):
@@ -99,7 +101,7 @@ def test_the_summary_has_every_policy_and_metric(finished):
     summary = json.loads((finished / "summary.json").read_text())
     assert set(summary["policies"]) == set(POLICIES)
     for told in summary["policies"].values():
-        for metric in METRICS:
+        for metric in (*METRICS, "descent_s"):
             assert set(told[metric]) == {"mean", "ci95", "median", "median_ci95"}
         assert told["violations"]["memory"] is not None
     assert summary["reduction_percent"] == {}  # nothing to reduce without dssra

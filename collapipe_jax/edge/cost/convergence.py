@@ -281,14 +281,62 @@ def momentum_bound(
     return _less_absorbed(total, absorbed, absorbed < 1.0)
 
 
+def absence_ratio(cluster_weight: Float[Array, " N"], present: Bool[Array, " N"]) -> _Scalar:
+    """``rho = min(1, W_absent / W_present)`` of a round; 1 if nobody is present.
+
+    Source: docs/theory.md (T15).
+    """
+    absent = jnp.sum(jnp.where(present, 0.0, cluster_weight))
+    there = jnp.sum(jnp.where(present, cluster_weight, 0.0))
+    ratio = jnp.where(there > 0, absent / jnp.where(there > 0, there, 1.0), 1.0)
+    return jnp.minimum(1.0, ratio)
+
+
 def absence_bias(learning: Learning, present: Bool[Array, " N"]) -> _Scalar:
     """What clusters that sit out add to :func:`one_step_bound`, docs/theory.md (T15).
 
-    ``rho^2 zeta^2`` with ``rho = min(1, W_absent / W_present)``: the mean over a round of
-    this is the squared bias of the direction in which the server goes. It is ``zeta^2`` if
-    nobody is present, though no step is taken then.
+    ``rho^2 zeta^2`` with :func:`absence_ratio`: the mean over a round of this is the squared
+    bias of the direction in which the server goes. It is ``zeta^2`` if nobody is present,
+    though no step is taken then.
     """
-    absent = jnp.sum(jnp.where(present, 0.0, learning.cluster_weight))
-    there = jnp.sum(jnp.where(present, learning.cluster_weight, 0.0))
-    ratio = jnp.where(there > 0, absent / jnp.where(there > 0, there, 1.0), 1.0)
-    return jnp.minimum(1.0, ratio) ** 2 * learning.gradient_heterogeneity
+    return absence_ratio(learning.cluster_weight, present) ** 2 * learning.gradient_heterogeneity
+
+
+def assured_step(
+    gradient_variance: Array | float,
+    gradient_heterogeneity: Array | float,
+    batch: Array | int,
+    largest_divergence: Float[Array, "*any"],
+) -> Float[Array, "*any"]:
+    """Smoothness times a step up to :func:`longest_step`, by the largest (19) of all rounds.
+
+    Source: docs/theory.md (T33).
+    """
+    least = gradient_heterogeneity + gradient_variance / (2.0 * batch)
+    return least / (least + largest_divergence)
+
+
+def descent_rounds(
+    divergence: Float[Array, "*any"],
+    target: Float[Array, "*any"],
+    bias: Float[Array, "*any"],
+    longest: Float[Array, "*any"] | float,
+    reference: float,
+) -> Float[Array, "*any"]:
+    """Rounds for a unit of descent: what a round at the target of the divergence descends.
+
+    They are those of the best constant step. They are infinite where no step is good enough, and
+    with an infinite divergence. Source: docs/theory.md (T34).
+
+    Args:
+      divergence: its mean over the rounds.
+      target: of the divergence.
+      bias: mean over the rounds of :func:`absence_bias`.
+      longest: smoothness times the longest step for which the bound holds.
+      reference: the same where nothing is lost.
+    """
+    room = reference * target - bias
+    noisy = divergence * target * (reference / room) ** 2
+    by_longest = reference**2 * target / (4.0 * longest * (room - longest * divergence))
+    rounds = jnp.where(room > 2.0 * longest * divergence, by_longest, noisy)
+    return jnp.where(room > 0, rounds, jnp.inf)

@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import (
     mean_interval,
     median_estimate,
     median_reduction,
     reduction_percent,
 )
+from collapipe_jax.edge.cost.convergence import assured_step, descent_rounds
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.environment import reset
 from collapipe_jax.edge.system import SystemParams
@@ -63,6 +66,9 @@ def summarise(result: Realisations) -> dict[str, Any]:
     in percent of that policy; empty without ``dssra``. ``keeps_limits`` is the share of networks
     in which a policy breaks no limit, and ``fastest`` the share in which it has the least mean
     latency of all that break none.
+
+    Raises:
+      InputError: if the rounds lack what ``descent_s`` needs.
     """
     kept = runnable(result.networks)
     result = result.only(kept)
@@ -139,6 +145,7 @@ def _policy_summary(
 ) -> dict[str, Any]:
     values, own = result.policies[policy], means[policy]
     summary: dict[str, Any] = {name: _with_median(own[name]) for name in METRICS}
+    summary["descent_s"] = _with_median(_descent_s(result, policy))
     for name in ("participation", "active_devices", "micro_batches", "loss_probability"):
         summary[name] = _with_median(values[name].mean(axis=1))
     held = values["blocks_held"].astype(np.float64)  # nodes that took part, by their blocks
@@ -146,6 +153,40 @@ def _policy_summary(
         summary["blocks"] = _with_median(held @ np.arange(held.shape[1]) / held.sum(axis=1))
     energy, divergence = _energy_over_budget(result, policy), own["divergence_over_target"]
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
+
+
+def _descent_s(result: Realisations, policy: str) -> np.ndarray:
+    """Seconds for a unit of descent, ``[R]``: latency times :func:`.descent_rounds`.
+
+    Means are over rounds with participants, since no other takes a step; infinite without any.
+    """
+    values, config = result.policies[policy], result.settings["config"]
+    if "absence_ratio" not in values:
+        problem = "an earlier version compared it, and left out the absence_ratio of rounds"
+        raise InputError("policy", policy, problem, "Compare again in another workdir")
+    steps = values["participation"] > 0
+
+    def mean(by_round: np.ndarray) -> np.ndarray:
+        total = by_round.sum(axis=1, where=steps, dtype=np.float64)
+        return total / np.maximum(steps.sum(axis=1), 1)
+
+    learning, ratio = config["learning"], values["absence_ratio"]
+    variance, heterogeneity = learning["gradient_variance"], learning["gradient_heterogeneity"]
+    divergence = (1.0 + ratio) ** 2 * values["divergence"]
+    if learning["bound"] == "one_step":
+        batch, largest = config["training"]["batch"], jnp.asarray(divergence.max(axis=1))
+        longest, reference = assured_step(variance, heterogeneity, batch, largest), 1.0
+    else:
+        longest = reference = learning["step_smoothness"]
+    rounds = descent_rounds(
+        jnp.asarray(mean(divergence)),
+        jnp.asarray(result.networks["divergence_target"]),
+        jnp.asarray(mean(ratio**2) * heterogeneity),
+        longest,
+        reference,
+    )
+    seconds = mean(values["latency_s"]) * np.asarray(rounds, np.float64)
+    return np.where(steps.any(axis=1), seconds, np.inf)
 
 
 def _with_median(values: np.ndarray) -> dict[str, Any]:

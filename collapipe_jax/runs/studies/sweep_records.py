@@ -11,6 +11,7 @@ from rich.console import Console
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.control.queues import queues_before
+from collapipe_jax.edge.cost.convergence import absence_ratio
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
@@ -112,12 +113,15 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
         held_bytes = cost.control_unit_memory_bytes[..., None]
     memory_bytes = counts * held_bytes.ravel()
     memory_bytes = jnp.bincount(blocks.ravel(), memory_bytes, length=slots)
+    weight = system.mean_problem.learning.cluster_weight
+    ratio = jax.vmap(absence_ratio, in_axes=(None, 0))(weight, ~cost.absent)
     return {
         "latency_s": Variable("round", cost.latency_s),
         "compute_latency_s": Variable("round", cost.compute_latency_s),
         "parts_s": Variable("round part", jnp.stack(parts_s, axis=-1)),  # of the slowest cluster
         "energy_j": Variable("round", jnp.sum(cost.energy_j, axis=(1, 2))),
         "divergence": Variable("round", cost.divergence),
+        "absence_ratio": Variable("round", ratio),
         "device_memory_bytes": Variable("round", jnp.max(held_bytes, axis=(1, 2))),
         # Means over clusters, or clients, that take part.
         "loss_probability": Variable("round", _mean_over(counted, loss)),

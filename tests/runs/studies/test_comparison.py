@@ -9,6 +9,7 @@ from support import tiny_run
 from support.compilations import compiles
 
 from collapipe_jax.cli.compare import summary_table
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import write_json
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.realisations import Case, Realisations
@@ -24,6 +25,7 @@ def made_up(latency_s, divergence=1.0):
         **{name: per_round.copy() for name in (*METRICS, "active_devices", "micro_batches")},
         "loss_probability": per_round,
         "participation": per_round,
+        "absence_ratio": 0.0 * per_round,
         "latency_s": np.array(latency_s)[:, None] * per_round,
         "divergence": divergence * per_round,
         "mean_energy_j": np.array([[[0.5, 1.5]], [[0.5, 0.5]]]),
@@ -41,7 +43,8 @@ def comparison(**policies):
         "divergence_target": np.ones(2),
     }
     cases = [Case(name, 3.0, values) for name, values in policies.items()]
-    return Realisations({"options": {"rounds": 3}}, networks, cases)
+    settings = {"options": {"rounds": 3}, "config": tiny_run.get_config().to_dict()}
+    return Realisations(settings, networks, cases)
 
 
 def test_networks_of_all_points_are_one_program():
@@ -96,3 +99,63 @@ def test_infinite_values_are_unknown_and_json_stays_strict(tmp_path):
     violations = read["policies"]["broken"]["violations"]
     assert violations["worst_divergence_over_target"] is None
     assert summary_table(summary).row_count == 2
+
+
+SMALL = 1e-5  # a divergence at which losses do not shorten the longest step
+
+
+def descent(policy, heterogeneity=0.5, **learning):
+    """Seconds of descent where the target is ``SMALL``."""
+    result = comparison(other=policy)
+    result.networks["divergence_target"] *= SMALL
+    learning |= {"gradient_heterogeneity": heterogeneity}
+    result.settings["config"]["learning"].update(learning)
+    return summarise(result)["policies"]["other"]["descent_s"]
+
+
+def test_seconds_of_descent_are_latency_times_divergence_over_target():
+    """If everybody takes part and the best step is not the longest one."""
+    row = descent(made_up([2.0, 4.0], SMALL * np.array([[0.8], [3.0]])))
+    assert row["mean"] == pytest.approx((2.0 * 0.8 + 4.0 * 3.0) / 2.0, rel=1e-4)
+    assert set(row) == {"mean", "ci95", "median", "median_ci95"}
+
+
+def absent(ratio):
+    """A policy at the target, under which clusters sit out in the first of three rounds."""
+    policy = made_up([2.0, 2.0], SMALL)
+    policy["absence_ratio"] = np.array([[ratio, 0.0, 0.0]] * 2)
+    return policy
+
+
+def test_who_sits_out_descends_less_or_never_enough():
+    """By hand: a mean divergence of (4 + 1 + 1) / 3, and a target of 1 less a bias of 1 / 6."""
+    seconds = descent(absent(1.0), SMALL / 2.0)["mean"]
+    assert seconds == pytest.approx(2.0 * 2.0 / (5.0 / 6.0) ** 2, rel=1e-4)
+    assert 2.0 < descent(absent(0.5), SMALL / 2.0)["mean"] < seconds
+    assert descent(absent(1.0), 3.0 * SMALL)["mean"] is None
+
+
+def test_a_round_without_participants_takes_no_step():
+    policy = absent(1.0)
+    for name in ("participation", "latency_s", "divergence"):
+        policy[name][:, 0] = 0.0
+    assert descent(policy)["mean"] == pytest.approx(2.0, rel=1e-4)
+    policy["participation"][1] = 0.0
+    assert descent(policy)["mean"] is None
+
+
+def test_with_local_steps_the_longest_step_is_the_configured_one():
+    """By hand: a mean divergence of (9 / 4 + 1 + 1) / 3, and 1 / 60 left of 1 / 10 by a bias."""
+    learning = {"bound": "local_steps", "step_smoothness": 0.1}
+    quiet = descent(made_up([2.0, 2.0], SMALL / 4.0), **learning)
+    assert quiet["mean"] == pytest.approx(2.0 / 3.0)
+    biased = descent(absent(0.5), SMALL, **learning)
+    assert biased["mean"] == pytest.approx(2.0 * 17.0 / 12.0 * 6.0**2, rel=1e-4)
+    assert descent(absent(0.5), 1.2 * SMALL, **learning)["mean"] is None
+
+
+def test_a_comparison_without_absence_is_refused():
+    policy = made_up([1.0, 1.0])
+    del policy["absence_ratio"]
+    with pytest.raises(InputError, match="Compare again in another workdir"):
+        summarise(comparison(old=policy))
