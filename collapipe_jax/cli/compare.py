@@ -26,7 +26,7 @@ from collapipe_jax.runs.studies.comparison import summarise
 from collapipe_jax.runs.studies.montecarlo import policy_options
 from collapipe_jax.runs.studies.sweep_records import read_comparisons
 
-_WIDTH = 80
+_WIDTH = 100
 
 
 def main(argv: Sequence[str]) -> None:

@@ -101,7 +101,11 @@ def made_up_options(names=EIGHT, networks=8, rounds=5, **ignored):
     return options | {"policies": list(names)}
 
 
-CONFIG = {"control": {"v": 3.0}}
+CONFIG = {
+    "control": {"v": 3.0},
+    "learning": {"bound": "one_step", "gradient_variance": 1.0, "gradient_heterogeneity": 0.5},
+    "training": {"batch": 16},
+}
 
 
 def write_comparison(folder, **keywords):

@@ -162,7 +162,7 @@ def _descent_s(result: Realisations, policy: str) -> np.ndarray:
     """
     values, config = result.policies[policy], result.settings["config"]
     if "absence_ratio" not in values:
-        problem = "an earlier version compared it, and left out the absence_ratio of rounds"
+        problem = "an earlier version compared it, without the absence_ratio of its rounds"
         raise InputError("policy", policy, problem, "Compare again in another workdir")
     steps = values["participation"] > 0
 

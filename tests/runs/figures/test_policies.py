@@ -40,6 +40,7 @@ def test_means_of_the_figure_are_those_of_the_summary(tmp_path):
             networks = len(drawn["divergence_target"])
             for field in ("participation", "active_devices", "micro_batches", "loss_probability"):
                 own[field] = np.ones_like(own["latency_s"])
+            own["absence_ratio"] = np.zeros_like(own["latency_s"])
             own["mean_energy_j"] = np.ones_like(drawn["energy_budget_j"])
             own["absent_rounds"] = np.zeros((networks, CLUSTERS))
             own["violated.memory"] = np.zeros(networks)
