@@ -190,7 +190,7 @@ def model_times_s(network, decision, n, links) -> ModelTimes:
     own, secure = signals(network, decision, n), secure_messages(network, decision)
     collect, distribute = {}, 0.0
     for k, rate in links.collect.items():
-        held = network["workload"]["update_ratio"] * held_bits(network, decision, n, k)
+        held = returned_bits(network, decision, n, k)
         collect[k] = (held + own.report) / rate
     for k, rate in links.distribute.items():
         distribute += (held_bits(network, decision, n, k) + own.grant) / rate
@@ -209,6 +209,15 @@ def held_bits(network, decision, n, node) -> float:
     if node == 0:
         return work["embedding_param_bits"]
     return decision["segments"][n][node - 1] * work["block_param_bits"]
+
+
+def returned_bits(network, decision, n, node) -> float:
+    """Updates that a node hands over to its gateway, and the targets of the round."""
+    work = network["workload"]
+    bits = work["update_ratio"] * held_bits(network, decision, n, node)
+    if node == 0:
+        bits += work["local_steps"] * work["batch"] * work["target_bits"]
+    return bits
 
 
 def is_broadcast(decision) -> bool:
@@ -282,7 +291,7 @@ def add_received_energy(network, decision, n, links, energy):
     own, node = signals(network, decision, n), gateway(decision, n)
     for k in links.collect:
         moved = held_bits(network, decision, n, k)
-        returned = work["update_ratio"] * moved
+        returned = returned_bits(network, decision, n, k)
         energy[node] += watt * (returned + own.report) / links.collect[k]
         energy[k] += watt * (moved + own.grant) / links.distribute[k]
     down_s = model_times_s(network, decision, n, links).down

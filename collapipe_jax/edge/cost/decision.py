@@ -47,6 +47,7 @@ class Routes(Struct):
     broadcast: Array = quantity(
         "whether parameters come down to all gateways in one transmission, 1 or 0",
         bounds=">= 0 and <= 1",
+        whole=True,
     )
 
 

@@ -37,6 +37,7 @@ from collapipe_jax.edge.cost.convergence import (
 )
 from collapipe_jax.edge.cost.decision import (
     ActiveNodes,
+    Broadcast,
     CrossGain,
     Decision,
     MicroBatches,
@@ -168,7 +169,10 @@ def fix_partition(
         ),
     )
     inside = partition_additions(problem, segments, terms)
-    held_bits = parameter_bits(work, segments, chain)
+    moved_bits = parameter_bits(work, segments, chain)
+    target_bits = work.local_steps * work.batch * work.target_bits
+    returned_bits = work.update_ratio * moved_bits + of_control_unit(target_bits, segments, chain)
+    move_bits = jnp.stack([returned_bits, moved_bits]) + inside.move_bits
     # What all gateways receive may come by broadcast.
     model_bits = per_cluster(work.model_bits)
     shared_bits, broadcast_s = model_bits + added.shared_bits, jnp.zeros_like(model_bits)
@@ -190,7 +194,7 @@ def fix_partition(
         micro_batches=micro_batches.astype(samples.dtype),
         local_steps=work.local_steps,
         hop_gain=jnp.where(hops, jnp.stack(hop_gain), 1.0),
-        move_gain=jnp.where(at_others(active, gateway), jnp.stack(move_gain), 1.0),
+        move_gain=jnp.where(move_bits > 0, jnp.stack(move_gain), 1.0),
         uplink_gain=jnp.where(participates, d2e_gain, 1.0),
         downlink_sinr=jnp.where(participates, down_sinr, 1.0),
         cross_gain=cross_gain,
@@ -198,7 +202,7 @@ def fix_partition(
         hop_bits=jnp.where(hops, step_bits, 0.0),
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
-        move_bits=jnp.stack([work.update_ratio * held_bits, held_bits]) + inside.move_bits,
+        move_bits=move_bits,
         upload_bits=work.update_ratio * model_bits + added.upload_bits,
         download_bits=shared_bits + added.own_bits,
         broadcast_s=broadcast_s,
@@ -225,8 +229,18 @@ def parameter_bits(work: Workload, segments: Segments, chain: Chain) -> Float[Ar
 
     A device gets its blocks, and the control unit the embedding. Source: docs/system-model.md (50).
     """
-    embedding_bits = jnp.where(chain.members[:1], work.embedding_param_bits, 0.0)
-    by_node = jnp.concatenate([embedding_bits, segments * work.block_param_bits])
+    of_devices = segments * work.block_param_bits
+    of_devices = jnp.concatenate([jnp.zeros_like(of_devices[:1]), of_devices])
+    embedding_bits = of_control_unit(work.embedding_param_bits, segments, chain)
+    return at_others(of_devices, chain.gateway) + embedding_bits
+
+
+def of_control_unit(
+    number: Broadcast, segments: Segments, chain: Chain
+) -> Float[Array, "K N *batch"]:
+    """A number of the control unit in the gateway's place, where it takes part; else 0."""
+    of_node = jnp.where(chain.members[:1], number, 0.0)
+    by_node = jnp.concatenate([of_node, jnp.zeros(segments.shape, of_node.dtype)])
     return at_others(by_node, chain.gateway)
 
 

@@ -16,7 +16,13 @@ from jaxtyping import Array, Bool, Float
 
 from collapipe_jax.core.batch_axis import batch_last, improve_in_chunks, in_chunks
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.chain import Chain, gain_to_next
+from collapipe_jax.edge.cost.chain import (
+    Chain,
+    add_at_gateway,
+    at_gateway,
+    gain_to_next,
+    gateway_nodes,
+)
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.feasibility import is_feasible
@@ -150,6 +156,7 @@ def _improve(
         found = certified(fixed, best.segments, best.micro_batches, best.logs, evaluation)
         if problem.switching is None:
             return found
+        problem = problem.replace(routes=found.decision.routes)
         before = _previous_partition(problem, micro_batches)
         return _apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
@@ -287,7 +294,7 @@ def linked_devices(problem: RoundProblem) -> Bool[Array, "2 N K R"]:
     """
     wide, snr = with_candidate_axis(problem), _full_snr(problem)
     members = candidate_sets(-jnp.minimum(snr[0, 1:], snr[1:, 0])[None])  # [K, N, A, R]
-    weakest = _weakest_link(snr, members)
+    weakest = _weakest_link(snr, members, gateway_nodes(problem.routes, len(snr)))
     most_micro_batches = jnp.max(wide.workload.micro_batch_choices, axis=0)
     capacity = set_capacity(
         wide.workload, wide.by_node.memory_bytes, most_micro_batches, members, axis=0
@@ -308,16 +315,19 @@ def _full_snr(problem: RoundProblem) -> Float[Array, "J J N R"]:
 
 
 def _weakest_link(
-    snr: Float[Array, "J J N R"], members: Bool[Array, "K N A R"]
+    snr: Float[Array, "J J N R"],
+    members: Bool[Array, "K N A R"],
+    gateway: Bool[Array, "J N R"] | None,
 ) -> Float[Array, "N A R"]:
     """Least SNR of the messages of every set: along the chain, and of its blocks that move."""
-    active = jnp.concatenate([jnp.ones_like(members[:1]), members])
-    wide = with_candidate_axis(snr)
-    chain = Chain(active)
+    members = jnp.concatenate([jnp.ones_like(members[:1]), members])
+    wide, gateway = with_candidate_axis((snr, gateway))
+    chain = Chain(members, gateway)
     hops = gain_to_next(wide, chain), gain_to_next(jnp.swapaxes(wide, 0, 1), chain)
-    moves = wide[:, 0], wide[0]
-    least = jnp.minimum(jnp.minimum(*hops), jnp.minimum(*moves).at[0].set(jnp.inf))
-    return jnp.min(jnp.where(active, least, jnp.inf), axis=0)
+    moves = at_gateway(jnp.swapaxes(wide, 0, 1), gateway), at_gateway(wide, gateway)
+    to_itself = add_at_gateway(jnp.zeros_like(wide[0]), jnp.asarray(jnp.inf), gateway)
+    least = jnp.minimum(jnp.minimum(*hops), jnp.minimum(*moves) + to_itself)
+    return jnp.min(jnp.where(members, least, jnp.inf), axis=0)
 
 
 def previous_partition(problem: RoundProblem, fallback: Decision) -> Decision:

@@ -118,8 +118,7 @@ POLICIES: dict[str, PolicyEntry] = {
         ("micro_batches",),
     ),
     "greedy": PolicyEntry(
-        on_routes(lambda problem, micro_batches: greedy(problem, micro_batches).decision),
-        ("micro_batches", "routes"),
+        lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
     ),
     "alternating": PolicyEntry(
         on_routes(

@@ -92,7 +92,9 @@ def linear_costs(
     move_s = terms.air.move_s
     move_cost = fixed.sender_cost_per_j.move * terms.message_j.move
     move_cost = move_cost + receiving_cost(fixed, terms.received_s).move
-    computed = fixed.costs.energy_per_j[1:] * fixed.constant_j[1:]
+    work, members = problem.workload, fixed.chain.members[1:]
+    block_j = computing_energy_j(work, work.block_flops, problem.by_node.joules_per_flop[1:])
+    computed = fixed.costs.energy_per_j[1:] * jnp.where(members, block_j, 0.0)
 
     def of_blocks(move):
         """What blocks add; of the gateway nothing, since its blocks do not move."""
@@ -382,7 +384,8 @@ def step_costs(
     samples, costs = work.batch / micro_batches, unit_costs(problem)
     weight = participating_weight(learning.cluster_weight, can_run)
     divergence = cluster_divergence(learning, weight, work.batch, micro_batches)
-    gain = radio.d2e_gain[:, 0]
+    by_node = problem.by_node.d2e_gain
+    gain = at_gateway(by_node, gateway_nodes(problem.routes, len(by_node)))
     up_sinr = uplink_sinr(radio, allocation.d2e_power, gain, allocation.d2e_share)
     return StepCosts(
         micro_batches=micro_batches,

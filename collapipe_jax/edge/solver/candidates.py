@@ -89,7 +89,7 @@ def candidate_of(fixed: FixedPartition, decision: Decision) -> Candidates:
         micro_batches=micro_batches.astype(number),
         logs=to_logs(fixed, decision),
         weights=initial_weights(fixed),
-        routes=decision.routes,
+        routes=fixed.routes,
     )
 
 

@@ -65,6 +65,7 @@ from collapipe_jax.edge.solver.smooth_objective import (
 _FILLED_SETS = 8
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""
 _LIKELY_GATEWAYS = 3
+"""Gateways beside the own one whose sets a cluster looks at."""
 _OF_A_SET = 3
 """Candidates of an active set that rank with those of others; its further ones come last. Chosen on
 random networks."""
@@ -134,7 +135,7 @@ def search_gateways(
       allocation: as in :func:`search_clusters`.
       coupling: likewise.
     """
-    others = likely_gateways(problem, _LIKELY_GATEWAYS)
+    others = likely_gateways(problem, _LIKELY_GATEWAYS, left_out=routes.gateway)
     gateways = jnp.concatenate([routes.gateway[None].astype(others.dtype), others])
 
     def search(gateway):
@@ -147,7 +148,9 @@ def search_gateways(
 
 
 def diverse(found: ClusterCandidates, count: int) -> ClusterCandidates:
-    """The cheapest candidates, a few of each active set before any others, ``3 count`` at most.
+    """The cheapest candidates, a few of each active set and gateway before any others.
+
+    There are ``3 count`` at most.
 
     Sets differ more than numbers of micro-batches: against a coupling that is not final, a list
     of one set with all its numbers would miss the best set.
@@ -155,6 +158,8 @@ def diverse(found: ClusterCandidates, count: int) -> ClusterCandidates:
     found = cheapest(found, 3 * count)
     bits = 2.0 ** jnp.arange(found.segments.shape[0])[:, None, None, None]
     active_set = jnp.sum(jnp.where(found.segments > 0, bits, 0.0), axis=0)
+    if found.gateway is not None:
+        active_set = active_set + 2.0 ** len(bits) * found.gateway
     place = jnp.arange(active_set.shape[1])
     is_cheaper = (place[:, None] > place)[..., None]
     cheaper = jnp.sum(is_cheaper & (active_set[:, :, None] == active_set[:, None]), axis=2)

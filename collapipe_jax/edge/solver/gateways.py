@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from collapipe_jax.core.batch_axis import batch_last
+from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Routes
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import (
@@ -33,11 +34,13 @@ def control_unit_routes(problem: RoundProblem) -> Routes:
     return Routes(gateway=gateway, broadcast=jnp.zeros_like(gateway[0]))
 
 
-def likely_gateways(problem: RoundProblem, count: int) -> Int[Array, "count N R"]:
+def likely_gateways(
+    problem: RoundProblem, count: int, left_out: Int[Array, "N R"] | int = -1
+) -> Int[Array, "count N R"]:
     """Gateways with the shortest ways of all parameters, best first, ``[count, N, R]``.
 
-    D2E messages have an equal share of the band and full power. Every block moves as it does on
-    average over the devices that are there.
+    D2E messages have an equal share of the band and full power. A block moves at the mean rate of
+    the devices that are there. Gateways that are ``left_out [N, R]`` come last.
     """
     work, radio, nodes = problem.workload, problem.radio, problem.by_node
     is_there = jnp.concatenate([jnp.ones_like(nodes.memory_bytes[:1]), nodes.memory_bytes]) > 0
@@ -49,12 +52,14 @@ def likely_gateways(problem: RoundProblem, count: int) -> Int[Array, "count N R"
     itself = jnp.eye(len(bit_s), dtype=bool)[:, :, None, None]
     both_s = bit_s + work.update_ratio * jnp.swapaxes(bit_s, 0, 1)  # [gateway, other, N, R]
     both_s = jnp.where(itself, 0.0, both_s)
-    of_devices_s = jnp.where(is_there[1:], both_s[:, 1:], 0.0)
-    mean_s = jnp.sum(of_devices_s, axis=1) / jnp.maximum(jnp.sum(is_there[1:], axis=0), 1)
-    moves_s = work.cluster_blocks * work.block_param_bits * mean_s
-    moves_s = moves_s + work.embedding_param_bits * both_s[:, 0]
-    total_s = jnp.where(is_there, jnp.nan_to_num(d2e_s + moves_s, nan=jnp.inf), jnp.inf)
-    ranked = jnp.argsort(total_s, axis=0)[:count]
+    others = is_there[None, 1:] & ~itself[:, 1:]
+    rates = jnp.where(others, 1.0 / jnp.where(others, both_s[:, 1:], 1.0), 0.0)
+    mean_s = jnp.sum(others, axis=1) / jnp.sum(rates, axis=1)
+    moves_s = work.cluster_blocks * work.block_param_bits * jnp.nan_to_num(mean_s, posinf=jnp.inf)
+    moves_s = moves_s + product_or_zero(work.embedding_param_bits, both_s[:, 0])
+    possible = is_there & (jnp.arange(len(is_there))[:, None, None] != left_out)
+    total_s = jnp.where(possible, jnp.nan_to_num(d2e_s + moves_s, nan=jnp.inf), jnp.inf)
+    ranked = jnp.argsort(total_s, axis=0)[:count].astype(jnp.int32)
     # Of fewer nodes than the count the best comes again.
-    possible = jnp.take_along_axis(is_there, ranked, axis=0)
-    return jnp.where(possible, ranked, ranked[:1])
+    found = jnp.take_along_axis(possible, ranked, axis=0)
+    return jnp.where(found, ranked, ranked[:1])

@@ -309,7 +309,7 @@ KEYS: dict[str, Any] = {
         routes=key(
             "control_units",
             "who talks to the base station in a pipeline of static_pipeline, titanic, "
-            "titanic_pipelined, greedy or alternating: `control_units`, or `gateways`, the "
+            "titanic_pipelined or alternating: `control_units`, or `gateways`, the "
             "likeliest node of every cluster, with parameters by broadcast; dssra_wide decides it",
             choices=ROUTES,
             why="as in the paper; docs/system-model.md, section 18",

@@ -102,6 +102,8 @@ _POLICY_LOOKS = {
     "splitfed": line(SKY, (0, (8, 2)), "X"),
     "control_unit_fl": line(BLACK, (0, (6, 2)), "<"),
     "hierarchical_fl": line(BLACK, (0, (1, 2)), ">"),
+    "dssra_wide": line(BLUE, (0, (3, 1)), "*"),
+    "selected_fl": line(BLACK, "-", "d"),
     "random": line(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
 }
 _LOOKS = list(_POLICY_LOOKS.values())

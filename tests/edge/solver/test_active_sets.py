@@ -123,7 +123,7 @@ def test_ranked_powers_are_of_the_levels_and_fall_as_energy_gets_dear(some):
     free = control.replace(energy_queue=0.0 * control.energy_queue)
     silent = coupling._replace(interference_cost_per_w=nothing)
     spending, _ = ranked(problem.replace(control=free), silent, members, allocation)
-    active = np.asarray(found.active)
+    active = np.asarray(found.chain.active)
     assert np.all(np.asarray(spending.power)[active] == LEVELS[0])
     # Blocks split at will: rates of the devices add up.
     rate = np.sum(np.asarray(members) / np.asarray(step.block_s), axis=0)
