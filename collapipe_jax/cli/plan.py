@@ -27,17 +27,18 @@ from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, collect, require_positive
 from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.edge.cost.convergence import lossless_divergence
-from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.decision import Decision, Routes
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import Flows, RoundCost
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra
+from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra, dssra_wide
 from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.edge.solver.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
 from collapipe_jax.edge.solver.cluster_search import neighbour_objectives
+from collapipe_jax.edge.solver.gateways import likeliest_routes
 from collapipe_jax.edge.solver.partition_bound import (
     FullDevice,
     LimitMultipliers,
@@ -103,8 +104,9 @@ def main(argv: Sequence[str]) -> None:
             "Raise the memory or shrink the model",
         )
     console = console_for_tables(_WIDTH)
-    if options.policy == "dssra":
-        decision, parts = _plan_and_explain(problem, options.micro_batches, options.certify)
+    if options.policy in _EXPLAINED:
+        wanted = options.policy, options.micro_batches, options.certify
+        decision, parts = _plan_and_explain(problem, *wanted)
     else:
         decision, parts = plan_round(problem, policy)
     write_decision(options.out, decision, options.policy)
@@ -112,18 +114,30 @@ def main(argv: Sequence[str]) -> None:
     console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
 
 
+_EXPLAINED = {"dssra": dssra, "dssra_wide": dssra_wide}
+"""Policies that minimise (P2), whose decisions are explained."""
+
+
 def _plan_and_explain(
-    problem: RoundProblem, micro_batches: int, certify: bool
+    problem: RoundProblem, policy: str, micro_batches: int, certify: bool
 ) -> tuple[Decision, tuple[RenderableType, ...]]:
-    """The decision of the policy that minimises (P2), with its explanation."""
+    """The decision of a policy that minimises (P2), with its explanation."""
     on_device, problem = problem, jax.device_get(problem)
-    some_decision = jax.eval_shape(lambda problem: static_pipeline(problem, micro_batches), problem)
+
+    def solve(problem: RoundProblem) -> Solution:
+        return _EXPLAINED[policy](problem, micro_batches, _SEARCH)
+
+    def shape_of_decision(problem: RoundProblem) -> Decision:
+        routes = likeliest_routes(problem) if policy == "dssra_wide" else None
+        return static_pipeline(problem, micro_batches).replace(routes=routes)
+
+    some_decision = jax.eval_shape(shape_of_decision, problem)
     decide, evaluate, look_nearby = compile_together(
-        (lambda problem: dssra(problem, micro_batches, _SEARCH), problem),
+        (solve, problem),
         (lambda *round_: (_appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
         (neighbour_objectives, problem, some_decision),
-        kept_as=f"plan-{micro_batches}",
-        returns=(Solution, Decision, RoundCost, LatencyParts, Flows, LimitMultipliers),
+        kept_as=f"plan-{policy}-{micro_batches}",
+        returns=(Solution, Decision, Routes, RoundCost, LatencyParts, Flows, LimitMultipliers),
     )
     solution = jax.device_get(decide(problem))
     (cost, lossless), multipliers = jax.device_get(evaluate(problem, solution.decision))

@@ -67,8 +67,8 @@ NETWORK = {name: _on_file(cls) for name, cls in _SECTIONS.items()}
 """Quantities of a network by section and key."""
 ROUTES = _on_file(Routes)
 """Quantities of a decision's routes by key."""
-DECISION = _on_file(Decision) | ROUTES
-"""Quantities of a decision by key."""
+DECISION = _on_file(Decision)
+"""Quantities of a decision by key, without its routes."""
 COST = _on_file(RoundCost)
 """Quantities of a cost by key."""
 
@@ -199,17 +199,18 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
 
     Source: docs/file-formats.md.
     """
-    routes = frozenset(ROUTES)
-    document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION}, routes)
-    given = {key: each for key, each in DECISION.items() if key not in routes - set(document)}
+    keys = {"policy", *DECISION, *ROUTES}
+    document = _read_document(path, DECISION_FORMAT, keys, frozenset(ROUTES))
+    missing = sorted(set(ROUTES) - set(document))
+    if len(missing) == 1:
+        raise InputError(missing[0], None, "routes need both keys", "Add it")
+    given = DECISION if missing else DECISION | ROUTES
     axes = _axes(problem.clusters, problem.devices)
     values = _read_numbers(document, given, "", axes, problem.devices)
     for n, k in np.argwhere(values["segments"] > MOST_BLOCKS):
         key, remedy = f"segments[{n}][{k}]", f"Give {MOST_BLOCKS} or less"
         raise InputError(key, int(values["segments"][n, k]), "no model has as many blocks", remedy)
-    if missing := sorted(routes - set(given)):
-        if len(missing) < len(routes):
-            raise InputError(missing[0], None, "routes need both keys", "Add it")
+    if missing:
         return Decision(**_to_jax(values))
     for n, node in enumerate(values["gateway"]):
         if not 0 <= node <= problem.devices:

@@ -157,7 +157,7 @@ def fix_partition(
     weight = participating_weight(learning.cluster_weight, participates)
     costs = unit_costs(problem)
     d2e_overhead_s = per_cluster(problem.compute.link_overhead_s)
-    # What terms add outside of a cluster, where its control unit speaks for all, and inside.
+    # What terms add outside of a cluster, where its gateway speaks for all, and inside.
     added = sender_additions(
         problem,
         Senders(

@@ -170,17 +170,16 @@ KEYS: dict[str, Any] = {
         parameter_number_bits=key(16, "bits of a parameter sent", "> 0", why="half precision"),
         update_number_bits=key(
             0,
-            "bits of a number of an update, from 3 on: what goes up is rounded at random, and what "
-            "is left of it is added to the next update; trained and priced (docs/system-model.md, "
-            "section 17). 0 sends it as wide as a parameter",
+            "bits of a number of an update, from 3 on; what goes up is rounded at random, in "
+            "training and in prices (docs/system-model.md, section 17). 0 rounds nothing",
             ">= 0 and <= 16",
             symbol="b_U",
             why="off, as in the paper; QSGD has 4 and 8",
         ),
         error_feedback=key(
             True,
-            "a party adds what rounding leaves of its update to the next one, and keeps a number "
-            "more of every parameter for it",
+            "a party adds what rounding leaves of its update to the next one; it keeps a number "
+            "more of every parameter",
             why="it loses less with few bits; rounding is unbiased without it, and needs no memory",
         ),
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),

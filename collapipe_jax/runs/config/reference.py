@@ -47,6 +47,7 @@ def documents_page() -> str:
         f"## `{documents.NETWORK_FORMAT}`": documents.SIZES,
         **{_section_title(name): keys for name, keys in documents.NETWORK.items()},
         f"## `{documents.DECISION_FORMAT}`": documents.DECISION,
+        "### Routes (optional, both or none)": documents.ROUTES,
         f"## `{documents.COST_FORMAT}`": documents.COST,
     }.items():
         page += [title, _table([_of_quantity(*each) for each in keys.items()])]

@@ -105,6 +105,12 @@ PIPELINE_RULES = (
         "Give 1 or more, or sharded",
     ),
     Rule(
+        ("control.moments_move", "policy.name", "policy.routes"),
+        lambda moves, name, routes: moves and (name == "dssra_wide" or routes == "gateways"),
+        "optimiser state that moves knows no gateways",
+        "Give False, or a policy and routes without gateways",
+    ),
+    Rule(
         ("model.server_blocks", "model.encoder_blocks"),
         lambda server_blocks, blocks: server_blocks >= blocks,
         "no block is left of {1} for the devices of a cluster",

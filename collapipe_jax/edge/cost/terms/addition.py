@@ -12,7 +12,7 @@ from collapipe_jax.edge.cost.decision import Broadcast
 
 
 class Senders(NamedTuple):
-    """Who talks to the base station in a round: control units, or devices as clients."""
+    """Who talks to the base station in a round: gateways, or devices as clients."""
 
     takes_part: Bool[Array, "..."]
     model_bits: Broadcast | float  # parameters that one receives
