@@ -2,7 +2,7 @@
 
     collapipe compare --config=paper --rounds=100 --realisations=128 --workdir=runs/paper
 
-128 networks in 6 minutes on 2 cores. Parameters are those of default.py, each with its source or
+128 networks in a quarter of an hour on 2 cores. Parameters are those of default.py, each with its source or
 as our choice, with the workload of BERT-base. Two were chosen after a first look at results:
 budgets, since nobody can keep those of default.py, made for a tiny model; and the share of memory,
 see below.
