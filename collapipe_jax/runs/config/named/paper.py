@@ -2,10 +2,10 @@
 
     collapipe compare --config=paper --rounds=100 --realisations=128 --workdir=runs/paper
 
-128 networks in a quarter of an hour on 2 cores. Parameters are those of default.py, each with its source or
-as our choice, with the workload of BERT-base. Two were chosen after a first look at results:
-budgets, since nobody can keep those of default.py, made for a tiny model; and the share of memory,
-see below.
+128 networks in a quarter of an hour on 2 cores. Parameters are those of default.py, each with its
+source or as our choice, with the workload of BERT-base. Two were chosen after a first look at
+results: budgets, since nobody can keep those of default.py, made for a tiny model; and the share of
+memory, see below.
 
 ``paper:rich`` gives training the whole board, which no board can. It was the configuration of
 earlier results, over 50 rounds: the median latency of ``dssra`` was 291 s, of the static pipeline
