@@ -152,7 +152,7 @@ def secure_messages(network, decision) -> SecureMessages:
     work, own = network["workload"], network.get("secure_aggregation")
     model_bits = cluster_blocks(work) * work["block_param_bits"] + work["embedding_param_bits"]
     if own is None:
-        return SecureMessages(work["update_ratio"] * model_bits, model_bits, 0.0, 0.0, 0.0)
+        return SecureMessages(work.get("update_ratio", 1.0) * model_bits, model_bits, 0.0, 0.0, 0.0)
     parties = sum(bool(active_chain(row)) for row in decision["segments"])
     masked_bits = own["number_ratio"] * model_bits + own["count_bits"]
     secret, lost = own["secret_bits"], own["dropout_probability"]
@@ -214,7 +214,7 @@ def held_bits(network, decision, n, node) -> float:
 def returned_bits(network, decision, n, node) -> float:
     """Updates that a node hands over to its gateway, and the targets of the round."""
     work = network["workload"]
-    bits = work["update_ratio"] * held_bits(network, decision, n, node)
+    bits = work.get("update_ratio", 1.0) * held_bits(network, decision, n, node)
     if node == 0:
         bits += work["local_steps"] * work["batch"] * work["target_bits"]
     return bits

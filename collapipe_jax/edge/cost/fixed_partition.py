@@ -245,7 +245,7 @@ def of_control_unit(
 
 
 def broadcast_time_s(
-    radio: Radio, bits: PerCluster, sinr: PerCluster, participates: Bool[Array, " N *batch"]
+    radio: Radio, bits: PerCluster, sinr: Broadcast, participates: Bool[Array, " N *batch"]
 ) -> PerCluster:
     """Time of a broadcast to the gateways of all clusters that take part, and 0 of the others.
 

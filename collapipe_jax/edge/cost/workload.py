@@ -1,5 +1,7 @@
 """What a model asks of the network: operations, bits and bytes, as plain numbers."""
 
+from typing import Any
+
 from jaxtyping import Array
 
 from collapipe_jax.core.quantity import MOST_BLOCKS, Struct, part, positive, quantity
@@ -84,7 +86,7 @@ class Workload(Struct):
         return self.activation_bits + self.target_bits
 
     @property
-    def cluster_blocks(self) -> Array | int:
+    def cluster_blocks(self) -> Any:
         """Encoder blocks on the devices of a pipeline. Source: docs/system-model.md (46)."""
         return self.blocks - self.server_blocks
 

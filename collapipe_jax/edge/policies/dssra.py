@@ -105,6 +105,8 @@ def dssra(
     Raises:
       InputError: if ``config.starts`` is not from 1 to :data:`MOST_STARTS`.
     """
+    if not 1 <= config.starts <= MOST_STARTS:
+        raise InputError("starts", config.starts, "no such number", f"Take 1 to {MOST_STARTS}")
     problem = jax.lax.stop_gradient(problem)
     first = static_pipeline(problem, micro_batches)
     return _improve(problem, first, micro_batches, config)
@@ -142,8 +144,6 @@ def _improve(
     problem: RoundProblem, first: Decision, micro_batches: int, config: SearchConfig
 ) -> Solution:
     """The best of a first decision and all searches."""
-    if not 1 <= config.starts <= MOST_STARTS:
-        raise InputError("starts", config.starts, "no such number", f"Take 1 to {MOST_STARTS}")
 
     def solve(problem, first):
         best = _search(problem, first, micro_batches, config)

@@ -41,7 +41,8 @@ def test_the_best_combinations_are_those_of_all(clusters):
     )
     costs = UnitCosts(jnp.full((1, batch), 1.3), None, None)
     own = others + np.asarray(coupled_latency_cost(coupling, costs, jnp.asarray(latency_s)))
-    fixed = SimpleNamespace(costs=costs, active=jnp.asarray(runs)[None])
+    chain = SimpleNamespace(members=jnp.asarray(runs)[None])
+    fixed = SimpleNamespace(costs=costs, chain=chain)
     refined = SimpleNamespace(cluster_latency_s=jnp.asarray(latency_s), objective=jnp.asarray(own))
     are_own = np.broadcast_to(np.arange(kept)[:, None] == kept - 1, own.shape) | ~runs
     choices = joint_search._best_choices(fixed, coupling, refined, jnp.asarray(are_own), count)

@@ -29,6 +29,7 @@ OTHER = {
     "devices.control_unit": "jetson_tx2",
     "devices.kinds": ("jetson_nano",),
     "payload.update_number_bits": 8,
+    "payload.error_feedback": False,
     "radio.rate_law": "ergodic",
     "radio.duplex": "half",
     "radio.retransmissions": "reliable",
@@ -108,6 +109,8 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     # Some keys are only read beside others: how to walk, of nobody who stands.
     base = changed("dynamics.speed_m_per_s", 1.4)
     base.learning.update(bound="local_steps", step_smoothness=0.02)
+    if name == "payload.error_feedback":  # of updates in few bits
+        base.payload.update_number_bits = 8
     before = tree_of(build_system.build_system_params(base, weight))
     value = {"model.heads": 4, "model.width": 18}.get(name) or other(name)
     after = tree_of(build_system.build_system_params(changed(name, value, base), weight))
