@@ -128,7 +128,8 @@ def backlog_lower_bound(
 ) -> Float[np.ndarray, "S N"]:
     """Least energy queue of every control unit after the last round.
 
-    No decisions within the limit of the mean divergence end below it.
+    No decisions of pipelines within the limit of the mean divergence end below it, if control
+    units are their gateways.
 
     Source: docs/theory.md (T23).
 
@@ -200,7 +201,7 @@ def _least_factor(
 
 
 def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
-    """Least energy of a round for every control unit; 0 where a cluster cannot run.
+    """Least energy of a round for every control unit as gateway; 0 where a cluster cannot run.
 
     Its computing, its masks, and its bits at the energy per bit of vanishing power over the whole
     band, ``ln 2 N_0 / g``, without D2D interference and to the device with the best link.
@@ -221,7 +222,9 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
 
 
 def least_latency_s(problem: RoundProblem) -> Float[Array, ""]:
-    """Lower bound of a pipeline's round: bits over D2E, at full power on the whole band.
+    """Lower bound of a pipeline's round whose gateways are control units: bits over D2E.
+
+    All are sent at full power on the whole band.
 
     Every block arrives at once, since attempts may be fewer on a part of the band.
     Source: docs/system-model.md (29).

@@ -46,13 +46,8 @@ class Chain(NamedTuple):
         """Nodes where a hop starts: members, but for a last one that is the gateway."""
         if self.gateway is None:
             return self.members
-        return self.members & ~(self._is_last & self.gateway)
-
-    @property
-    def _is_last(self) -> ActiveNodes:
-        """The last member."""
-        behind = jnp.flip(jnp.cumsum(jnp.flip(self.members, 0), 0), 0)
-        return self.members & (behind == 1)
+        left = jnp.flip(jnp.cumsum(jnp.flip(self.members, 0), 0), 0)  # from a node on, itself too
+        return self.members & ~(self.gateway & (left == 1))
 
     @property
     def used(self) -> Allocation:
@@ -90,6 +85,13 @@ def at_gateway(values: Shaped[Array, "#J ..."], gateway: _Gateway) -> Shaped[Arr
         for node in range(1, len(gateway)):
             found = jnp.where(gateway[node], values[node], found)
     return found
+
+
+def gateway_gains(
+    gain: Float[Array, "J J ..."], gateway: _Gateway
+) -> tuple[Float[Array, "J ..."], Float[Array, "J ..."]]:
+    """Gains from every node to the gateway and back, from gains sender first."""
+    return at_gateway(jnp.swapaxes(gain, 0, 1), gateway), at_gateway(gain, gateway)
 
 
 def at_others(values: Shaped[Array, "J ..."], gateway: _Gateway) -> Shaped[Array, "K ..."]:
@@ -138,8 +140,8 @@ def from_previous(values: PerNode, chain: Chain) -> PerNode:
         last = jnp.where(members[node], values[node], last)
     if chain.gateway is None:
         return jnp.stack([jnp.where(members[0], last, 0.0), *moved])
-    ends = chain.gateway & members[:1] & ~chain._is_last
-    return jnp.stack([jnp.zeros_like(last), *moved]) + jnp.where(ends, last, 0.0)
+    gets_last = chain.gateway & members[:1] & (chain.hops | ~members)
+    return jnp.stack([jnp.zeros_like(last), *moved]) + jnp.where(gets_last, last, 0.0)
 
 
 def gain_to_next(gain: Float[Array, "J J #N *#batch"], chain: Chain) -> PerNode:

@@ -23,6 +23,7 @@ from collapipe_jax.edge.cost.chain import (
     at_senders,
     chain_of,
     gain_to_next,
+    gateway_gains,
 )
 from collapipe_jax.edge.cost.computing import (
     ComputeStages,
@@ -146,10 +147,8 @@ def fix_partition(
     step_bits = per_cluster(samples * work.activation_bits)
     uplink_bits = per_cluster(samples * work.uplink_bits)
     d2d_gain = problem.by_node.d2d_gain
-    backward_gain = jnp.swapaxes(d2d_gain, 0, 1)
-    hop_gain = [gain_to_next(d2d_gain, chain), gain_to_next(backward_gain, chain)]
-    to_gateway, from_gateway = at_gateway(backward_gain, gateway), at_gateway(d2d_gain, gateway)
-    move_gain = [at_others(to_gateway, gateway), at_others(from_gateway, gateway)]
+    hop_gain = [gain_to_next(d2d_gain, chain), gain_to_next(jnp.swapaxes(d2d_gain, 0, 1), chain)]
+    move_gain = [at_others(gain, gateway) for gain in gateway_gains(d2d_gain, gateway)]
     d2e_gain = at_gateway(problem.by_node.d2e_gain, gateway)
     down_sinr = downlink_sinr(radio, d2e_gain)
     down_hazard = per_cluster(transport_block_hazard(radio, down_sinr))

@@ -19,8 +19,8 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import (
     Chain,
     add_at_gateway,
-    at_gateway,
     gain_to_next,
+    gateway_gains,
     gateway_nodes,
 )
 from collapipe_jax.edge.cost.computing import set_capacity
@@ -117,9 +117,9 @@ def dssra_wide(
 ) -> Solution:
     """:func:`dssra` that decides gateways too, and sends parameters down by broadcast.
 
-    It begins with the answer of :func:`dssra`, in which control units are the gateways and each
-    has parameters of its own sent. So its objective is never above that, nor above any decision
-    that :func:`dssra` is never above. Then it searches from the likeliest gateways.
+    It begins with the answer of :func:`dssra`, in which control units are the gateways and no
+    parameters come by broadcast. Then it searches from the likeliest gateways. Unless hysteresis
+    keeps the partition before, its objective is never above the one of :func:`dssra`.
     Source: docs/system-model.md, section 18.
 
     Args:
@@ -324,9 +324,9 @@ def _weakest_link(
     wide, gateway = with_candidate_axis((snr, gateway))
     chain = Chain(members, gateway)
     hops = gain_to_next(wide, chain), gain_to_next(jnp.swapaxes(wide, 0, 1), chain)
-    moves = at_gateway(jnp.swapaxes(wide, 0, 1), gateway), at_gateway(wide, gateway)
-    to_itself = add_at_gateway(jnp.zeros_like(wide[0]), jnp.asarray(jnp.inf), gateway)
-    least = jnp.minimum(jnp.minimum(*hops), jnp.minimum(*moves) + to_itself)
+    moves = jnp.minimum(*gateway_gains(wide, gateway))
+    moves = add_at_gateway(moves, jnp.asarray(jnp.inf), gateway)  # nothing moves to itself
+    least = jnp.minimum(jnp.minimum(*hops), moves)
     return jnp.min(jnp.where(members, least, jnp.inf), axis=0)
 
 

@@ -29,6 +29,7 @@ from collapipe_jax.edge.cost.chain import (
     at_others,
     from_previous,
     gain_to_next,
+    gateway_gains,
     gateway_nodes,
 )
 from collapipe_jax.edge.cost.computing import computing_energy_j, pass_times, product_or_zero
@@ -69,7 +70,8 @@ class LinearCosts(NamedTuple):
     rest_cost: Array  # likewise of the other costs
     block_s: Array  # latency of a block on a device, ``[K, N, A, R]``
     block_cost: Array  # its other costs, likewise
-    moved_bit_s: Array  # of a bit from a node to its gateway and back, ``[2, K, N, A, R]``
+    # Of a bit from a node to its gateway and back, 0 without parameters, ``[2, K, N, A, R]``
+    moved_bit_s: Array
     moved_bit_cost: Array  # its other costs, likewise
     stage_s: Array  # forward pass of a block on a device, ``[K, N, 1, R]``
     waits: Array  # how often a round waits for the longest stages
@@ -305,8 +307,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     gain, max_power_w = by_node.d2d_gain, by_node.d2d_power_max_w
     gateway = gateway_nodes(problem.routes, len(gain))
     is_gateway = add_at_gateway(jnp.zeros_like(max_power_w), jnp.ones(()), gateway) > 0
-    to_gateway = at_gateway(jnp.swapaxes(gain, 0, 1), gateway)
-    from_gateway = at_gateway(gain, gateway)
+    to_gateway, from_gateway = gateway_gains(gain, gateway)
     per_j = unit_costs(problem).energy_per_j
     joules_per_flop = by_node.joules_per_flop[1:]
 

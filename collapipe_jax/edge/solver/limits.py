@@ -36,44 +36,44 @@ def to_logs(fixed: FixedPartition, decision: Decision) -> Allocation:
     Returns:
       Logarithms, 0 where idle.
     """
-    radio, uses = fixed.radio, fixed.chain.used
+    radio, used = fixed.radio, fixed.chain.used
 
-    def log(value, used):
-        return jnp.where(used, jnp.log(jnp.maximum(value, 1e-30)), 0.0)
+    def log(value, counts):
+        return jnp.where(counts, jnp.log(jnp.maximum(value, 1e-30)), 0.0)
 
     def over(power_w, limit_w):
         return power_w / jnp.where(limit_w > 0, limit_w, 1.0)
 
     allocation = decision_allocation(decision)
     return Allocation(
-        d2d_share=log(allocation.d2d_share, uses.d2d_share),
-        d2d_power=log(over(allocation.d2d_power, fixed.d2d_power_max_w), uses.d2d_power),
-        d2e_share=log(allocation.d2e_share, uses.d2e_share),
-        d2e_power=log(over(allocation.d2e_power, radio.d2e_power_max_w), uses.d2e_power),
+        d2d_share=log(allocation.d2d_share, used.d2d_share),
+        d2d_power=log(over(allocation.d2d_power, fixed.d2d_power_max_w), used.d2d_power),
+        d2e_share=log(allocation.d2e_share, used.d2e_share),
+        d2e_power=log(over(allocation.d2e_power, radio.d2e_power_max_w), used.d2e_power),
     )
 
 
-def to_limits(logs: Allocation, uses: Allocation, joint: bool = True) -> Allocation:
+def to_limits(logs: Allocation, used: Allocation, joint: bool = True) -> Allocation:
     """Logarithms moved into their limits, all shares of a band by one factor; 0 where unused.
 
     Unless ``joint``, the clusters' D2E shares make up no band, and each is at most 1.
     """
 
-    def fit(log, used):
+    def fit(log, counts):
         log = jnp.maximum(log, LEAST_LOG_SHARE)
-        total = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
-        return jnp.where(used, log - jnp.log(jnp.maximum(total, 1.0)), 0.0)
+        total = sum_nodes(jnp.where(counts, jnp.exp(log), 0.0))
+        return jnp.where(counts, log - jnp.log(jnp.maximum(total, 1.0)), 0.0)
 
-    def clip(log, used, least):
-        return jnp.where(used, jnp.clip(log, least, 0.0), 0.0)
+    def clip(log, counts, least):
+        return jnp.where(counts, jnp.clip(log, least, 0.0), 0.0)
 
     if joint:
-        d2e_share = fit(logs.d2e_share, uses.d2e_share)
+        d2e_share = fit(logs.d2e_share, used.d2e_share)
     else:
-        d2e_share = clip(logs.d2e_share, uses.d2e_share, LEAST_LOG_SHARE)
+        d2e_share = clip(logs.d2e_share, used.d2e_share, LEAST_LOG_SHARE)
     return Allocation(
-        d2d_share=fit(logs.d2d_share, uses.d2d_share),
-        d2d_power=clip(logs.d2d_power, uses.d2d_power, LEAST_LOG_POWER),
+        d2d_share=fit(logs.d2d_share, used.d2d_share),
+        d2d_power=clip(logs.d2d_power, used.d2d_power, LEAST_LOG_POWER),
         d2e_share=d2e_share,
-        d2e_power=clip(logs.d2e_power, uses.d2e_power, LEAST_LOG_POWER),
+        d2e_power=clip(logs.d2e_power, used.d2e_power, LEAST_LOG_POWER),
     )

@@ -31,7 +31,7 @@ from collapipe_jax.learning.federated.quantisation import (
     quantised_mean,
 )
 from collapipe_jax.learning.federated.secure_aggregation import SecureReport, secure_mean
-from collapipe_jax.learning.federated.server_part import ServerPart, join_model
+from collapipe_jax.learning.federated.server_part import ServerParams, join_model
 from collapipe_jax.learning.models.adapters import join
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel
@@ -251,7 +251,7 @@ class LearningState(NamedTuple):
     client: Params  # global parameters of which every client trains a copy
     client_optimizer: optax.OptState  # state of every client's own optimiser, leaves ``[N, ...]``
     # That of the edge server, with blocks where it holds some; None where every client has its own
-    decoder: Params | ServerPart | None
+    decoder: ServerParams | None
     decoder_optimizer: optax.OptState | None  # state of the decoder's optimiser
     server_optimizer: optax.OptState  # state of the server's optimiser
     base: Params  # frozen parameters of embedding and encoder; without leaves where there are none
@@ -288,7 +288,7 @@ class StepGradients(NamedTuple):
     clients: Params  # of every client's copy, leaves ``[N, ...]``
     # Of the one decoder, weighted mean over the participants; of every cluster, ``[N, ...]``, where
     # ``Rules.cluster_privacy`` clips them; None without it
-    decoder: Params | ServerPart | None
+    decoder: ServerParams | None
     loss_sum: Array  # ``[N]``, without erasure weights
     token_count: Array  # ``[N]``, of erased examples too
     erased_fraction: Array  # share of the participants' examples that were erased
@@ -296,7 +296,7 @@ class StepGradients(NamedTuple):
 
 def initial_state(
     client: Params,
-    decoder: Params | ServerPart | None,
+    decoder: ServerParams | None,
     base: Params,
     method: Method,
     clients: int,

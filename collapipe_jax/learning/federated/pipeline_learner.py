@@ -31,6 +31,7 @@ from collapipe_jax.learning.federated.learner import (
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules
 from collapipe_jax.learning.federated.server_part import (
+    ServerParams,
     ServerPart,
     cut_encoder,
     cut_model,
@@ -137,7 +138,7 @@ class PipelineLearner:
         shares: Array,
         round_key: Array,
         clients: Params,
-        server: Params | ServerPart,
+        server: ServerParams,
         base: Params,
         batch: Batch,
         step_key: Array,
@@ -178,7 +179,7 @@ class PipelineLearner:
 
     def _losses(
         self,
-        server: Params | ServerPart,
+        server: ServerParams,
         base: Params,
         encoded: Array,
         mask: Array,
@@ -206,10 +207,10 @@ class PipelineLearner:
         outcome: PipelineOutcome,
         shares: Array,
         clients: Params,
-        server: Params | ServerPart,
+        server: ServerParams,
         base: Params,
         data: tuple,
-    ) -> tuple[Params, Params | ServerPart, Array, Array]:
+    ) -> tuple[Params, ServerParams, Array, Array]:
         """Gradients of clients and the server's part, whole mini-batches at a time."""
         batch, keys, _ = data
         cluster_base, server_base = cut_encoder(base["encoder"], self.server_blocks)
@@ -231,12 +232,12 @@ class PipelineLearner:
     def _server(
         self,
         shares: Array,
-        server: Params | ServerPart,
+        server: ServerParams,
         base: Params,
         encoded: Array,
         mask: Array,
         data: tuple,
-    ) -> tuple[Array, Params | ServerPart, tuple[Array, Array]]:
+    ) -> tuple[Array, ServerParams, tuple[Array, Array]]:
         """Gradients by the activations and by the server's part, which runs ``N B`` examples once.
 
         The edge server's loss is ``sum_n shares_n loss_n``, so its gradient by its part is the
@@ -251,7 +252,7 @@ class PipelineLearner:
         def flat(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
-        def loss(encoded: Array, server: Params | ServerPart) -> tuple[Array, tuple[Array, Array]]:
+        def loss(encoded: Array, server: ServerParams) -> tuple[Array, tuple[Array, Array]]:
             encoded = spread(encoded, (COPY, EXAMPLE))
             found = self._losses(server, base, *flat((encoded, mask, batch, keys)))
             losses, tokens = (leaf.reshape(example_weights.shape) for leaf in found)
@@ -266,16 +267,16 @@ class PipelineLearner:
     def _server_by_cluster(
         self,
         _: Array,
-        server: Params | ServerPart,
+        server: ServerParams,
         base: Params,
         encoded: Array,
         mask: Array,
         data: tuple,
-    ) -> tuple[Array, Params | ServerPart, tuple[Array, Array]]:
+    ) -> tuple[Array, ServerParams, tuple[Array, Array]]:
         """As ``_server``, with every cluster's own gradient by the server's part, ``[N, ...]``."""
 
         def loss(
-            encoded: Array, server: Params | ServerPart, mask: Array, data: tuple
+            encoded: Array, server: ServerParams, mask: Array, data: tuple
         ) -> tuple[Array, tuple[Array, Array]]:
             batch, keys, example_weights = data
             losses, tokens = self._losses(server, base, encoded, mask, batch, keys)
@@ -290,10 +291,10 @@ class PipelineLearner:
         outcome: PipelineOutcome,
         shares: Array,
         clients: Params,
-        server: Params | ServerPart,
+        server: ServerParams,
         base: Params,
         data: tuple,
-    ) -> tuple[Params, Params | ServerPart, Array, Array]:
+    ) -> tuple[Params, ServerParams, Array, Array]:
         """As ``_by_mini_batch``, with the server's part in every cluster's last stage, by 1F1B.
 
         The tokens that divide a cluster's loss are known after its last micro-batch; they
@@ -309,7 +310,7 @@ class PipelineLearner:
             return (slots, x), (base_slots, mask, stages)
 
         def loss(
-            server: Params | ServerPart, encoded: Array, data: tuple
+            server: ServerParams, encoded: Array, data: tuple
         ) -> tuple[Array, tuple[Array, Array]]:
             mask, (batch, keys, example_weights) = data
             encoded = self._sent(encoded, keys)

@@ -24,6 +24,10 @@ class ServerPart(NamedTuple):
     decoder: PyTree
 
 
+ServerParams = Params | ServerPart
+"""Parameters of the edge server: of its decoder, or of blocks too."""
+
+
 def cut_encoder(encoder: Params, server_blocks: int) -> tuple[Params, Params]:
     """Blocks of the clusters and of the edge server, from stacks ``[L, ...]``."""
     return (
@@ -32,7 +36,7 @@ def cut_encoder(encoder: Params, server_blocks: int) -> tuple[Params, Params]:
     )
 
 
-def cut_model(model: Params, server_blocks: int) -> tuple[Params, Params | ServerPart]:
+def cut_model(model: Params, server_blocks: int) -> tuple[Params, ServerParams]:
     """Parameters of the clusters and of the edge server."""
     clusters = {name: model[name] for name in CLIENT_PARTS}
     if not server_blocks:
@@ -41,7 +45,7 @@ def cut_model(model: Params, server_blocks: int) -> tuple[Params, Params | Serve
     return {**clusters, "encoder": own}, ServerPart(last, model["decoder"])
 
 
-def join_model(clusters: Params, server: Params | ServerPart) -> Params:
+def join_model(clusters: Params, server: ServerParams) -> Params:
     """The whole model of :func:`cut_model`."""
     if not isinstance(server, ServerPart):
         return {**clusters, "decoder": server}

@@ -162,11 +162,10 @@ def program(problem: RoundProblem, fixed: FixedPartition, flat: Array) -> Progra
         latency_s = jnp.exp(point.maxima.latency)
         objective = drift_plus_penalty(fixed.costs, latency_s, terms.cluster_cost)
         budget_j = jnp.swapaxes(problem.control.energy_budget_j, 0, 1)
-        d2d_share = jnp.where(fixed.active, allocation.d2d_share, 0.0)
-        d2e_share = jnp.where(fixed.active[0], allocation.d2e_share, 0.0)
+        shares = jax.tree.map(jnp.multiply, fixed.chain.used, allocation)
         constraints = (  # each 0 or more
-            1.0 - jnp.sum(d2d_share, axis=0),  # remaining part of the bands, [N]
-            1.0 - jnp.sum(d2e_share),
+            1.0 - jnp.sum(shares.d2d_share, axis=0),  # remaining part of the bands, [N]
+            1.0 - jnp.sum(shares.d2e_share),
             Maxima(**rule.slack),  # logarithm of a maximum over each of its entries
             _log(budget_j) - _log(node_energy_j(fixed, terms)),  # [P, N]; of use with caps
         )
