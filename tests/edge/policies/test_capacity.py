@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.pipeline_policies import PIPELINE_POLICIES
 from support.random_problems import pick, plain_problems, with_ends
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.feasibility import is_feasible, violations
 from collapipe_jax.edge.policies.client_policies import splitfed
-from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.exhaustive import exhaustive
 
 NETWORKS, CLUSTERS, DEVICES, BLOCKS, CAPACITY = 8, 2, 3, 5, 2
-SLOW = ("alternating", "dssra", "greedy")
 
 
 def limited(problem, capacity):
@@ -28,14 +28,7 @@ def problems():
     return plain_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
-        for name, entry in POLICIES.items()
-        if not entry.by_clients
-    ],
-)
+@pytest.mark.parametrize("name", PIPELINE_POLICIES)
 def test_no_device_takes_more_and_every_cluster_runs(name):
     @quick_jit
     @functools.partial(jax.vmap, in_axes=(0, 0, None))

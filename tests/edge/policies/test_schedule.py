@@ -6,16 +6,16 @@ import jax
 import numpy as np
 import pytest
 from support.compiled import evaluate
+from support.pipeline_policies import PIPELINE_POLICIES
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
 from collapipe_jax.edge.policies.dssra import dssra
-from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.exhaustive import exhaustive
 
 NETWORKS, CLUSTERS, DEVICES, BLOCKS = 32, 2, 3, 5
-PIPELINES = [name for name, entry in POLICIES.items() if not entry.by_clients]
 
 
 def scarce(_, rng, network):
@@ -34,15 +34,7 @@ def problems(count=NETWORKS, clusters=CLUSTERS, devices=DEVICES, blocks=BLOCKS):
     return problem.replace(workload=problem.workload.replace(schedule="1f1b"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow)
-        if name in ("dssra", "alternating", "greedy")
-        else name
-        for name in PIPELINES
-    ],
-)
+@pytest.mark.parametrize("name", PIPELINE_POLICIES)
 def test_decisions_are_feasible_and_use_what_1f1b_allows(name):
     problem = problems()
 

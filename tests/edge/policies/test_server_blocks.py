@@ -7,20 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import compiles
+from support.pipeline_policies import PIPELINE_POLICIES
 from support.random_problems import pick, plain_problems, with_ends
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.policies.baselines import random_composition
 from collapipe_jax.edge.policies.client_policies import splitfed
-from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.exhaustive import enumerate_partitions
 from collapipe_jax.edge.solver.partition_bound import count_partitions
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
 DEPTHS = np.array([0, 1, 3, 4, 0, 2, 1, 4], np.int32)
 """Blocks at the server of every network."""
-SLOW = ("alternating", "dssra", "greedy")
 
 
 def cut(problem, server_blocks):
@@ -32,14 +32,7 @@ def problems():
     return plain_problems(len(DEPTHS), CLUSTERS, DEVICES, BLOCKS)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
-        for name, entry in POLICIES.items()
-        if not entry.by_clients
-    ],
-)
+@pytest.mark.parametrize("name", PIPELINE_POLICIES)
 def test_every_depth_has_a_feasible_decision_by_one_program(name):
     @quick_jit
     @functools.partial(jax.vmap, in_axes=(0, 0, 0))

@@ -5,53 +5,36 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import compiles
-from support.tiny_transformer import CONFIG
+from support.translator_rounds import (
+    BATCH,
+    CLUSTERS,
+    KEY,
+    MODEL,
+    UNEVEN,
+    clients_outcome,
+    learner_fields,
+    make_batches,
+    outcome,
+)
 
 from collapipe_jax.learning.federated.data_parallel_learner import (
-    ClientsOutcome,
     DataParallelLearner,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
-from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.learning.federated.optimizers import Rules
+from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.learning.federated.quantisation import quantiser_of
-from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 
-MODEL = Translator(CONFIG)
-STEPS, CLUSTERS, BATCH, KEY = 2, 3, 4, jax.random.key(9)
-TX, SERVER = make_optimizer("momentum", 0.1), make_optimizer("sgd", 1.0)
-FIELDS = {
-    "cluster_weight": jnp.array([0.5, 0.2, 0.3]),
-    "model": MODEL,
-    "optimizers": Optimizers(client=TX, decoder=TX, server=SERVER),
-}
+FIELDS = learner_fields("sgd")
 PLAIN = PipelineLearner(**FIELDS)
-SAMPLES = jnp.array([[3, 1], [0, 4], [2, 2]], jnp.int32)
 
 
 def rules(bits, clients=1):
     return Rules(update_quantiser=quantiser_of(bits, clients))
 
 
-def make_batches(seed):
-    rng = np.random.default_rng(seed)
-
-    def ids(length):
-        return jnp.array(rng.integers(4, 12, (STEPS, CLUSTERS, BATCH, length)), jnp.int32)
-
-    return TranslationBatch(ids(5), ids(5).at[..., 0].set(1))
-
-
 @pytest.fixture(scope="module")
 def params():
     return MODEL.init(jax.random.key(0))
-
-
-def outcome(present=(True,) * CLUSTERS):
-    return PipelineOutcome(jnp.full(CLUSTERS, 2), jnp.zeros(CLUSTERS), jnp.array(present), None)
-
-
-def clients_outcome(blocks=None):
-    return ClientsOutcome(SAMPLES, jnp.zeros((CLUSTERS, 2)), blocks)
 
 
 def rounds(learner, params, *outcomes):
@@ -124,7 +107,7 @@ def test_what_a_server_holds_of_a_split_model_is_not_rounded(params):
 def test_control_units_round_the_means_of_their_devices_once_more(params):
     after = rounds(clients_learner(4, clients=2), params, clients_outcome())
     plain = rounds(clients_learner(0), params, clients_outcome())
-    weights, part = FIELDS["cluster_weight"], SAMPLES / BATCH
+    weights, part = FIELDS["cluster_weight"], UNEVEN / BATCH
     of_devices = jax.tree.map(
         lambda leaf: jnp.tensordot((weights[:, None] * part).reshape(-1), leaf, 1),
         after.residuals.clients,

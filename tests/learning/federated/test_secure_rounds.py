@@ -6,30 +6,28 @@ import numpy as np
 import pytest
 from support.compilations import compiles
 from support.leaves_close import assert_close, assert_same
-from support.tiny_transformer import CONFIG
+from support.translator_rounds import (
+    BATCH,
+    CLUSTERS,
+    KEY,
+    MODEL,
+    clients_outcome,
+    learner_fields,
+    make_batches,
+    outcome,
+)
 
 from collapipe_jax.learning.federated.data_parallel_learner import (
-    ClientsOutcome,
     DataParallelLearner,
 )
 from collapipe_jax.learning.federated.optimizers import (
-    Optimizers,
     Rules,
-    make_optimizer,
     updated_average,
 )
-from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
-from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 
-MODEL = Translator(CONFIG)
-STEPS, CLUSTERS, BATCH, KEY = 2, 3, 4, jax.random.key(9)
-TX, SERVER = make_optimizer("momentum", 0.1), make_optimizer("momentum", 1.0)
-FIELDS = {
-    "cluster_weight": jnp.array([0.5, 0.2, 0.3]),
-    "model": MODEL,
-    "optimizers": Optimizers(client=TX, decoder=TX, server=SERVER),
-}
+FIELDS = learner_fields("momentum")
 
 
 def rules(clients=1, **changed):
@@ -44,30 +42,9 @@ PIPELINE = PipelineLearner(rules=rules(), **FIELDS)
 CLIENTS = DataParallelLearner(rules=rules(), devices=2, max_samples=BATCH, **FIELDS)
 
 
-def make_batches(seed):
-    rng = np.random.default_rng(seed)
-
-    def ids(length):
-        return jnp.array(rng.integers(4, 12, (STEPS, CLUSTERS, BATCH, length)), jnp.int32)
-
-    return TranslationBatch(ids(5), ids(5).at[..., 0].set(1))
-
-
 @pytest.fixture(scope="module")
 def params():
     return MODEL.init(jax.random.key(0))
-
-
-def outcome(present=(True,) * CLUSTERS):
-    lossless = jnp.zeros(CLUSTERS)
-    return PipelineOutcome(jnp.full(CLUSTERS, 2), lossless, jnp.array(present), None)
-
-
-UNEVEN = jnp.array([[3, 1], [0, 4], [2, 2]], jnp.int32)
-
-
-def clients_outcome(blocks=None, samples=UNEVEN):
-    return ClientsOutcome(samples, jnp.zeros((CLUSTERS, 2)), blocks)
 
 
 def largest_difference(got, expected):
