@@ -37,8 +37,8 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra, dssra_wide
 from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.edge.solver.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
-from collapipe_jax.edge.solver.cluster_search import neighbour_objectives
 from collapipe_jax.edge.solver.gateways import likeliest_routes
+from collapipe_jax.edge.solver.neighbours import neighbour_objectives
 from collapipe_jax.edge.solver.partition_bound import (
     FullDevice,
     LimitMultipliers,

@@ -36,11 +36,11 @@ from collapipe_jax.edge.solver.cluster_search import (
     ClusterCandidates,
     cheapest,
     diverse,
-    neighbour_candidates,
     search_clusters,
     search_gateways,
 )
 from collapipe_jax.edge.solver.limits import to_allocation
+from collapipe_jax.edge.solver.neighbours import neighbour_candidates
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, coupled_latency_cost
 
 

@@ -23,13 +23,13 @@ from collapipe_jax.edge.solver.candidates import (
     at_falling_powers,
     starting_candidates,
 )
-from collapipe_jax.edge.solver.cluster_search import (
+from collapipe_jax.edge.solver.exhaustive import compositions
+from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
+from collapipe_jax.edge.solver.neighbours import (
     inherited_allocation,
     neighbour_objectives,
     neighbours,
 )
-from collapipe_jax.edge.solver.exhaustive import compositions
-from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 8

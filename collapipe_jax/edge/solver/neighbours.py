@@ -1,0 +1,209 @@
+"""Neighbours of a partition, the other clusters as they are.
+
+One block is on another device, or there is another number of micro-batches or another gateway.
+Every cluster has ``K (K - 1)`` moves of a block, to idle devices too, and ``C`` choices of ``M``.
+Those that are impossible are masked, so all arrays have fixed sizes, with the batch last.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from collapipe_jax.core.batch_axis import batch_last
+from collapipe_jax.edge.cost.chain import chain_of
+from collapipe_jax.edge.cost.computing import set_capacity
+from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes
+from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
+from collapipe_jax.edge.cost.link_quality import round_links
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.round_terms import round_terms
+from collapipe_jax.edge.solver.allocate import descend_jointly
+from collapipe_jax.edge.solver.candidates import (
+    Candidates,
+    FixPartition,
+    candidate_of,
+    join,
+    repeat,
+    with_candidate_axis,
+)
+from collapipe_jax.edge.solver.cluster_search import ClusterCandidates, within_range
+from collapipe_jax.edge.solver.limits import to_allocation
+from collapipe_jax.edge.solver.smooth_maximum import initial_weights
+from collapipe_jax.edge.solver.smooth_objective import Coupling, coupled_objective
+
+
+class Neighbours(NamedTuple):
+    """Neighbours of every cluster, ``J = K (K - 1) + C``; its own partition if impossible."""
+
+    segments: Array  # ``[K, N, J, R]``
+    micro_batches: Array  # ``[N, J, R]``
+    possible: Array  # booleans, likewise
+
+
+def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> Neighbours:
+    """All neighbours of a partition within memory.
+
+    Args:
+      problem: with batch axis ``[R]``.
+      segments: ``[K, N, R]``.
+      micro_batches: ``[N, R]``.
+    """
+    work, own, number = problem.workload, segments[:, :, None], micro_batches[:, None]
+    moves, choices = _moves(segments.shape[0]), work.micro_batch_choices.astype(number.dtype)
+    change = np.pad(moves, ((0, 0), (0, len(choices))))[:, None, :, None]
+    moved = own + jnp.asarray(change, own.dtype)
+    stays = jnp.repeat(number, moves.shape[1], axis=1)
+    others = jnp.broadcast_to(choices, (len(number), *choices.shape))
+    changed = jnp.concatenate([stays, others], axis=1)
+
+    memory_bytes = problem.by_node.memory_bytes[:, :, None]
+    capacity = set_capacity(work, memory_bytes, changed, moved > 0, axis=0)
+    fits = (moved >= 0) & (moved <= capacity)
+    differs = jnp.any(moved != own, axis=0) | (changed != number)
+    possible = jnp.all(fits, axis=0) & differs & jnp.any(own > 0, axis=0)
+    return Neighbours(
+        segments=jnp.where(possible, moved, own),
+        micro_batches=jnp.where(possible, changed, number),
+        possible=possible,
+    )
+
+
+def _moves(devices: int) -> np.ndarray:
+    """Changes of the segments by all moves of one block, ``[K, K (K - 1)]``."""
+    givers, takers = np.nonzero(~np.eye(devices, dtype=bool))
+    one = np.eye(devices, dtype=int)
+    return one[:, takers] - one[:, givers]
+
+
+def inherited_allocation(
+    own: Candidates, segments: Array, routes: Routes | None = None
+) -> Allocation:
+    """Logarithms of the allocation of a decision for other segments or gateways of its clusters.
+
+    A node that joins takes a mean share, and its control unit's part of its largest power. All
+    shares are then scaled to their former sum.
+
+    Args:
+      own: the decision, without an axis of candidates.
+      segments: ``[K, N, C, R]``.
+      routes: ``[N, C, R]`` and ``[1, R]``, if the decision has any.
+    """
+    before = chain_of(own.segments, own.routes).used
+    after = chain_of(segments, routes).used
+    share = jnp.where(before.d2d_share, jnp.exp(own.logs.d2d_share), 0.0)
+    total = jnp.sum(share, axis=0)
+    mean = total / jnp.maximum(jnp.sum(before.d2d_share, axis=0), 1)
+    share, before, total, log_power = with_candidate_axis(
+        (jnp.where(before.d2d_share, share, mean), before, total, own.logs.d2d_power)
+    )
+    scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
+    log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
+    log_power = jnp.where(before.d2d_power, log_power, log_power[0])
+    return repeat(own.logs, segments.shape[2])._replace(
+        d2d_share=jnp.where(after.d2d_share, log_share, 0.0),
+        d2d_power=jnp.where(after.d2d_power, log_power, 0.0),
+    )
+
+
+def neighbour_candidates(
+    problem: RoundProblem,
+    own: Candidates,
+    coupling: Coupling,
+    fix: FixPartition = fix_partition,
+    gateways: bool = False,
+) -> ClusterCandidates:
+    """Neighbours of every cluster by itself, at the cost of the inherited allocation.
+
+    Args:
+      problem: with batch axis ``[R]``.
+      own: the decision, without an axis of candidates.
+      coupling: to the other clusters.
+      fix: fixes a partition.
+      gateways: whether its own partition with another gateway is a neighbour, too.
+    """
+    others, gateway = neighbours(problem, own.segments, own.micro_batches), None
+    problem, coupling = with_candidate_axis((problem, coupling))
+    if gateways:
+        assert own.routes is not None
+        others, gateway = _with_gateways(problem, own, others)
+        routes = Routes(gateway=gateway, broadcast=own.routes.broadcast[None])
+        problem = problem.replace(routes=routes)
+    logs = inherited_allocation(own, others.segments, problem.routes)
+    fixed = fix(problem, others.segments, others.micro_batches)
+    allocation = to_allocation(fixed, logs)
+    links = round_links(fixed, allocation, coupling.interference_w)
+    terms = round_terms(fixed, allocation, links=links)
+    cost = coupled_objective(fixed, allocation, terms, coupling)
+    cost = within_range(cost)
+    choices = problem.workload.micro_batch_choices
+    return ClusterCandidates(
+        segments=others.segments,
+        micro_batches=others.micro_batches.astype(choices.dtype),
+        log_share=logs.d2d_share,
+        log_power=logs.d2d_power,
+        cost=jnp.where(others.possible, cost, jnp.inf),
+        gateway=gateway,
+    )
+
+
+def _with_gateways(
+    problem: RoundProblem, own: Candidates, others: Neighbours
+) -> tuple[Neighbours, Array]:
+    """Neighbours, and the own partition with every other gateway that is there.
+
+    Args:
+      problem: with an axis of candidates.
+      own: the decision, without this axis.
+      others: neighbours with the own gateways.
+
+    Returns:
+      All neighbours, and their gateways ``[N, J, R]``.
+    """
+    memory_bytes = problem.by_node.memory_bytes[:, :, 0]
+    is_there = jnp.concatenate([jnp.ones_like(memory_bytes[:1]), memory_bytes]) > 0
+    nodes = len(is_there)
+    assert own.routes is not None
+    gateway = own.routes.gateway[:, None]
+    every = jnp.arange(nodes, dtype=gateway.dtype)[None, :, None]
+    differs = jnp.swapaxes(is_there, 0, 1) & (every != gateway)
+    differs &= jnp.any(own.segments > 0, axis=0)[:, None]
+    same = Neighbours(repeat(own.segments, nodes), repeat(own.micro_batches, nodes), differs)
+    kept = jnp.broadcast_to(gateway, others.possible.shape)
+    changed = jnp.broadcast_to(every, differs.shape)
+    return join(others, same), jnp.concatenate([kept, changed], axis=1)
+
+
+def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int = 200) -> Array:
+    """(P2) of all neighbours of a decision, each with shares and powers of its own.
+
+    Args:
+      problem: one round of one network.
+      decision: a feasible one.
+      steps: gradient steps on each neighbour, all clusters together.
+
+    Returns:
+      ``[N, K (K - 1) + C]``: in a neighbour one cluster changes. Infinite where it is impossible.
+    """
+    return batch_last(functools.partial(_neighbour_objectives, steps=steps))(problem, decision)
+
+
+def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int) -> Array:
+    fixed = fix_decision(problem, decision)
+    problem, own = problem.replace(routes=fixed.routes), candidate_of(fixed, decision)
+    others = neighbours(problem, own.segments, own.micro_batches)
+    clusters, count = others.possible.shape[:2]
+    changes = jnp.repeat(jnp.eye(clusters, dtype=bool), count, axis=1)[..., None]  # [N, N C, 1]
+
+    def of_changed(others, own, changes):
+        every = jnp.tile(others, (*[1] * (others.ndim - 2), clusters, 1))
+        return jnp.where(changes, every, own[..., None, :])
+
+    segments = of_changed(others.segments, own.segments, changes)
+    micro_batches = of_changed(others.micro_batches, own.micro_batches, changes)
+    logs = inherited_allocation(own, segments, with_candidate_axis(own.routes))
+    fixed = fix_partition(with_candidate_axis(problem), segments, micro_batches)
+    found = descend_jointly(fixed, logs, initial_weights(fixed), steps).objective
+    return jnp.where(others.possible, found.reshape(others.possible.shape), jnp.inf)
