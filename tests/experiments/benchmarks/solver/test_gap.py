@@ -8,7 +8,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from experiments.benchmarks.solver import best_policy, gap, greedy_gap
+from experiments.benchmarks.solver import best_policy, gap, gateways, greedy_gap
 from experiments.benchmarks.solver.networks import LAWS, SMALL_SHAPES, sample_problems
 from experiments.double_precision import pick
 
@@ -142,3 +142,12 @@ def test_tight_budgets_are_those_of_a_tenth_of_full_power():
     used = np.asarray(use) > 0
     np.testing.assert_allclose(np.asarray(use)[used], 1.0, rtol=1e-6)
     assert not np.any(tight.control.energy_queue)
+
+
+def test_gateways_are_judged_where_both_answers_are_finite():
+    wide, best = np.array([1.0, 2.04, np.inf, 5.0]), np.array([1.0, 2.0, 3.0, np.inf])
+    summary = gateways.summarise(wide, best)
+    assert (summary["networks"], summary["finite"]) == (4, 2)
+    assert summary["largest"] == pytest.approx(2.0)
+    assert summary["median"] == pytest.approx(1.0)
+    assert (summary["over_0.1"], summary["over_1"]) == (1, 1)
