@@ -5,6 +5,7 @@ a node to the next one, at last to the gateway, which talks to the base station 
 parameters with all other nodes. The control unit is the gateway, unless the round has routes.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -131,17 +132,29 @@ def at_next(values: _Broadcast, chain: Chain) -> Num[Array, "J N *batch"]:
     return jnp.stack(found[::-1])
 
 
-def from_previous(values: PerNode, chain: Chain) -> PerNode:
-    """Each node's entry replaced by the sum over nodes whose hop ends at it; 0 where none does."""
+def ending_hops(values: PerNode, chain: Chain) -> list[tuple[PerNode, ActiveNodes]]:
+    """Numbers by hop at the nodes where hops end, and which nodes these are; 0 at all others.
+
+    With routes two hops may end at the gateway. So the last one has an entry to itself.
+    """
     members, last = chain.members, values[0]
     moved = []
     for node in range(1, members.shape[0]):
         moved.append(jnp.where(members[node], last, 0.0))
         last = jnp.where(members[node], values[node], last)
     if chain.gateway is None:
-        return jnp.stack([jnp.where(members[0], last, 0.0), *moved])
-    gets_last = chain.gateway & members[:1] & (chain.hops | ~members)
-    return jnp.stack([jnp.zeros_like(last), *moved]) + jnp.where(gets_last, last, 0.0)
+        return [(jnp.stack([jnp.where(members[0], last, 0.0), *moved]), members)]
+    along = members.at[0].set(False)
+    at_gateway = chain.gateway & members[:1] & (chain.hops | ~members)
+    return [
+        (jnp.stack([jnp.zeros_like(last), *moved]), along),
+        (jnp.where(at_gateway, last, 0.0), at_gateway),
+    ]
+
+
+def from_previous(values: PerNode, chain: Chain) -> PerNode:
+    """Each node's entry replaced by the sum over nodes whose hop ends at it; 0 where none does."""
+    return functools.reduce(jnp.add, (at_ends for at_ends, _ in ending_hops(values, chain)))
 
 
 def gain_to_next(gain: Float[Array, "J J #N *#batch"], chain: Chain) -> PerNode:

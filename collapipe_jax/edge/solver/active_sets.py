@@ -11,6 +11,7 @@ Arrays have nodes first, clusters next, then the sets ``A`` and the batch ``R``.
 coupling for them has 1 in place of ``A``.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from collapipe_jax.edge.cost.chain import (
     add_at_gateway,
     at_gateway,
     at_others,
-    from_previous,
+    ending_hops,
     gain_to_next,
     gateway_gains,
     gateway_nodes,
@@ -350,12 +351,12 @@ def active_sets(
     share_hz = radio.d2d_bandwidth_hz / senders
 
     # A node sends forward to the next one, and backward to the one before.
-    ahead, back = fusion_barrier((full_sinr[0] * senders, full_sinr[1] * senders))
+    sent = [(full_sinr[0], chain.hops), *ending_hops(full_sinr[1], chain)]
+    sent = [(fusion_barrier(sinr * senders), sends) for sinr, sends in sent]
 
     def of_both(number):
-        to_next = jnp.where(chain.hops, number(_levels() * ahead), 0.0)
-        to_previous = jax.vmap(lambda by_hop: from_previous(by_hop, chain))
-        return to_next + to_previous(number(_levels() * back))
+        numbers = (jnp.where(sends, number(_levels() * sinr), 0.0) for sinr, sends in sent)
+        return functools.reduce(jnp.add, numbers)
 
     return ActiveSets(
         chain=chain,
