@@ -243,9 +243,9 @@ def _in_proportion(kind: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _encoder_bytes(params: SystemParams) -> float:
-    """Memory of all blocks together."""
+    """Memory of all blocks of a cluster together."""
     work = params.workload
-    return float(np.asarray(work.blocks * block_bytes(work, work.batch)))
+    return float(np.asarray(work.cluster_blocks * block_bytes(work, work.batch)))
 
 
 def _least_share(params: SystemParams) -> float:
