@@ -10,12 +10,7 @@ from matplotlib.figure import Figure
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import can_reduce, draw_policies, draw_reduction
-from collapipe_jax.runs.figures.gantt import (
-    draw_gantt,
-    draw_gantt_clients,
-    has_clients,
-    runs_pipeline,
-)
+from collapipe_jax.runs.figures.gantt import draw_gantt, draw_gantt_clients
 from collapipe_jax.runs.figures.limits import draw_constraints, draw_memory, draw_queues
 from collapipe_jax.runs.figures.sweep import draw_map, draw_sweeps
 from collapipe_jax.runs.figures.training import (
@@ -26,10 +21,12 @@ from collapipe_jax.runs.figures.training import (
     draw_training_sweep,
     has_estimates,
 )
-from collapipe_jax.runs.results.checkpoints import Run, RunRecord, load_race, load_run
+from collapipe_jax.runs.results.checkpoints import Run, load_race, load_run
 from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.realisations import load_map, load_realisations, load_sweep
+from collapipe_jax.runs.results.record import RunRecord, run_labels
+from collapipe_jax.runs.results.timeline import has_clients, runs_pipeline
 from collapipe_jax.runs.studies.comparison import OURS
 
 
@@ -154,7 +151,7 @@ def draw_runs(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     paths = _save([PROGRESS, LATENCY, QUEUES], records, folder)
     if estimated := [record for record in records if has_estimates(record)]:
         paths += _save([CONSTANTS], estimated, folder)
-    for record, label in zip(records, style.run_labels(records), strict=True):
+    for record, label in zip(records, run_labels(records), strict=True):
         name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
         if runs_pipeline(record).any() and record.duplex == "full":
             paths += style.save(draw_gantt([record]), folder, name)
