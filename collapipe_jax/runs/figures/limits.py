@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate, running_mean
+from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import ROW_IN, horizon, name_rows, only_runnable
-from collapipe_jax.runs.results.realisations import Realisations
+from collapipe_jax.runs.results.realisations import Realisations, energy_over_budget
 from collapipe_jax.runs.results.record import (
     RunRecord,
     divergence_over_target,
@@ -126,13 +126,6 @@ LABELS = {
     "divergence_queue": "Divergence queue [–]",
 }
 _MARKS = 8  # markers along a line
-
-
-def energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
-    """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
-    energy_j = result.policies[policy]["energy_j"].astype(np.float64)
-    budget_j = result.networks["energy_budget_j"].astype(np.float64).sum(axis=(1, 2))
-    return running_mean(energy_j.T).T / budget_j[:, None]
 
 
 def _constraint_series(result: Realisations) -> dict[str, dict[str, np.ndarray]]:

@@ -17,7 +17,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from collapipe_jax.core.quantity import unit_of, without_unit
 from collapipe_jax.runs.results.record import RunRecord, policy_label, run_labels
 
 COLUMN_WIDTH_IN = 3.5
@@ -275,21 +274,3 @@ def save(figure: Figure, out_dir: str | Path, name: str) -> list[Path]:
     figure.savefig(pdf, metadata={"CreationDate": None})
     figure.savefig(png, metadata={"Software": None})
     return [pdf, png]
-
-
-_PREFIXES = {1e9: "G", 1e6: "M", 1e3: "k"}
-_PREFIXED = ("Hz", "FLOP/s", "bit/s", "bit")
-
-
-def axis_texts(key: str, values: Sequence[Any]) -> tuple[str, list[str], float]:
-    """Label of the axis of a key, with its unit; its values as text; and what those are over."""
-    name = key.rpartition(".")[2]
-    words = without_unit(name).replace("_", " ").replace("d2e", "D2E").replace("d2d", "D2D")
-    label, unit, scale = words[0].upper() + words[1:], unit_of(name), 1.0
-    if not all(isinstance(value, int | float) for value in values):
-        return f"{label} [–]", [str(value) for value in values], scale
-    if unit in _PREFIXED:
-        fits = [factor for factor in _PREFIXES if factor <= min(values)]
-        scale = fits[0] if fits else 1.0
-        unit = _PREFIXES.get(scale, "") + unit
-    return f"{label} [{unit or '–'}]", [f"{value / scale:g}" for value in values], scale

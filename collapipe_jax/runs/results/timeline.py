@@ -115,8 +115,7 @@ def first_step(record: RunRecord, index: int, cluster: int) -> Step:
     forward_s = record.history["forward_flow_s"][index, cluster]
     backward_s = record.history["backward_flow_s"][index, cluster]
     micro_batches = int(record.history["micro_batches"][index, cluster])
-    gateways = record.history.get("gateway")
-    names = _names(forward_s, 0 if gateways is None else int(gateways[index, cluster]))
+    names = _names_at(record, index, cluster)
     events_of = _one_f_one_b if record.schedule == "1f1b" else _gpipe
     there, back = events_of(forward_s, backward_s, micro_batches)
     forward = [
@@ -153,6 +152,24 @@ def _one_f_one_b(
 
     there, back = jax.tree.map(spread, alternating_events(*stages, micro_batches))
     return there, jax.tree.map(lambda every_s: every_s[:, -2::-1], back)
+
+
+def slowest_stage(record: RunRecord, index: int, cluster: int) -> str:
+    """Name of the resource that serves a micro-batch longest in one direction.
+
+    The cluster ran a pipeline in that round, ``index`` along the history's first axis.
+    """
+    names = _names_at(record, index, cluster)
+    flows = [record.history[f"{way}_flow_s"][index, cluster] for way in ("forward", "backward")]
+    every = [*names, "downlink", *names[-3::-1]]  # in the order of both flows
+    return every[int(np.argmax(np.concatenate(flows)))]
+
+
+def _names_at(record: RunRecord, index: int, cluster: int) -> list[str]:
+    """Names of the stages of the forward flow of a cluster in a round."""
+    gateways = record.history.get("gateway")
+    forward_s = record.history["forward_flow_s"][index, cluster]
+    return _names(forward_s, 0 if gateways is None else int(gateways[index, cluster]))
 
 
 def _names(forward_s: np.ndarray, gateway: int) -> list[str]:
