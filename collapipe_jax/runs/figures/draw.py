@@ -12,6 +12,7 @@ from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import can_reduce, draw_policies, draw_reduction
 from collapipe_jax.runs.figures.gantt import draw_gantt, draw_gantt_clients
 from collapipe_jax.runs.figures.limits import draw_constraints, draw_memory, draw_queues
+from collapipe_jax.runs.figures.network import draw_network
 from collapipe_jax.runs.figures.sweep import draw_map, draw_sweeps
 from collapipe_jax.runs.figures.training import (
     draw_constants,
@@ -55,12 +56,15 @@ QUEUES = Drawing("queues", draw_queues)
 CONSTANTS = Drawing("constants", draw_constants)
 GANTT = Drawing("gantt", draw_gantt, options=("round", "cluster"))
 _GANTT_CLIENTS = Drawing("gantt_clients", draw_gantt_clients, options=("round",))
+_NETWORK = Drawing("network", draw_network, options=("round",))
 _REDUCTION = Drawing("reduction", draw_reduction)
 _RACE = Drawing("race", draw_race)
 
 KINDS: dict[str, Kind] = {
     "run": Kind(
-        load_run, (PROGRESS, LATENCY, QUEUES, CONSTANTS, GANTT, _GANTT_CLIENTS), several=True
+        load_run,
+        (PROGRESS, LATENCY, QUEUES, CONSTANTS, GANTT, _GANTT_CLIENTS, _NETWORK),
+        several=True,
     ),
     "compare": Kind(
         partial(load_realisations, experiment="compare"),

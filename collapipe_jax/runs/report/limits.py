@@ -1,6 +1,6 @@
 """Which limits a run kept, and by how much."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def limits_of(record: RunRecord, network: NetworkRounds) -> list[Limit]:
     return found
 
 
-def _mib(size_bytes: np.ndarray) -> np.ndarray:
+def _mib(size_bytes: Any) -> np.ndarray:
     return np.asarray(bytes_to_mib(np.asarray(size_bytes, np.float64)))
 
 
@@ -101,9 +101,7 @@ def limits_table(record: RunRecord, network: NetworkRounds) -> Data:
     return table("limits", "Limits", head, rows, note + broken)
 
 
-def _in_rounds(
-    name: str, values: np.ndarray, bound: np.ndarray, unit: str, first: int = 0
-) -> Limit:
+def _in_rounds(name: str, values: np.ndarray, bound: Any, unit: str, first: int = 0) -> Limit:
     """The worst round and node of values ``[R, ...]``."""
     ratio = _ratio(values, bound)
     worst = np.argmax(ratio.reshape(len(ratio), -1).max(axis=1))

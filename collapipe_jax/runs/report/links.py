@@ -41,7 +41,7 @@ def used_links(problem: RoundProblem, decision: Decision | ClientDecision) -> Us
     A pipeline has its hops, and gateways to the base station. Data-parallel clients have their
     ways to the base station, or first to the control unit.
 
-    Source: docs/system-model.md (1) to (4).
+    See docs/system-model.md, section 2.
     """
     if isinstance(decision, ClientDecision):
         return _of_clients(problem, decision)

@@ -1,6 +1,7 @@
 """What a page shows of one run: picture, holdings, timeline, its own charts, and sentences."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def network_data(
         "is_there": plain(network.is_there[picked]),
         "gflops_per_s": plain(np.asarray(compute.flops_per_s) / 1e9, 3),
         "memory_mib": plain(bytes_to_mib(np.asarray(compute.memory_bytes)), 4),
-        "links": [_links(network, index) for index in picked],
+        "links": [links_of_round(network, index) for index in picked],
     }
     if record is None:
         return found
@@ -90,9 +91,10 @@ def network_data(
     return found
 
 
-def _links(network: NetworkRounds, index: int) -> list[list]:
+def links_of_round(network: NetworkRounds, index: int) -> list[list]:
     """Links of a round: cluster, node, node where it ends, SINR in dB, and rate in Mbit/s."""
-    links, found = network.links, []
+    links: Any = network.links  # NumPy's arrays
+    found: list[list] = []
 
     def add(places: np.ndarray, to: np.ndarray, sinr: np.ndarray, bit_s: np.ndarray) -> None:
         with np.errstate(divide="ignore"):

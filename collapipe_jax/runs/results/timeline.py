@@ -50,10 +50,10 @@ def runs_pipeline(record: RunRecord) -> np.ndarray:
     flow_s = np.concatenate(
         [record.history["forward_flow_s"], record.history["backward_flow_s"]], axis=-1
     )
-    return (flow_s > 0).any(axis=-1) & np.isfinite(flow_s).all(axis=-1)
+    return np.any(flow_s > 0, axis=-1) & np.all(np.isfinite(flow_s), axis=-1)
 
 
-def _index_of_round(record: RunRecord, number: int) -> int:
+def index_of_round(record: RunRecord, number: int) -> int:
     """Index of a round along the first axis of a run's history.
 
     Raises:
@@ -88,7 +88,7 @@ def choose_round(
     if round_number is None:
         index = int(np.max(np.nonzero(eligible.any(axis=1))[0], initial=-1))
     else:
-        index = _index_of_round(record, round_number)
+        index = index_of_round(record, round_number)
     if index < 0 or not eligible[index].any():
         key, value = ("--cluster", cluster) if cluster is not None else ("--round", round_number)
         raise InputError(key, value, "it sat out", "Choose another round or cluster")
@@ -225,7 +225,7 @@ def client_round(record: RunRecord, round_number: int | None) -> ClientRound:
     if round_number is None:
         index = int(np.flatnonzero(takes_part.any(axis=(1, 2)))[-1])
     else:
-        index = _index_of_round(record, round_number)
+        index = index_of_round(record, round_number)
     places = np.argwhere(takes_part[index])
     if not len(places):
         raise InputError("--round", round_number, "everybody sat out", "Choose another round")

@@ -8,6 +8,8 @@ from support.tiny_runs import run
 
 from collapipe_jax.cli import compare, sweep
 from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.results.checkpoints import Run, load_run, save_race
+from collapipe_jax.runs.results.experiment import Results
 
 CONFIG = f"--config={SUPPORT / 'tiny_run.py'}"
 SIZES = ("--rounds=3", "--realisations=2", "--policies=static_pipeline,splitfed")
@@ -31,4 +33,9 @@ def folders(tmp_path_factory):
     axis = "--sweep=radio.d2e_bandwidth_hz=5e6,10e6"
     sweep.main([CONFIG, f"--workdir={top / 'sweep'}", *SIZES, axis])
     shutil.copytree(ROOT / "docs/examples", top / "plan")
+    kinds = ("pipeline", "clients")
+    runs = [
+        Run(kind, 1.0, 0, f"../{kind}", "test_bleu", {}, load_run(top / kind)) for kind in kinds
+    ]
+    save_race(runs, Results.create(top / "race", "race", {}))
     return {path.name: path for path in top.iterdir()}

@@ -53,6 +53,8 @@ def test_several_runs_share_charts_and_a_table(folders):
     assert names(data["runs"]) == ["static pipeline", "splitfed"]
     assert names(data["charts"][0]["lines"]) == ["static pipeline", "splitfed"]
     assert names(data["tables"]) == ["runs"]
+    race = report_data([str(folders["race"])])
+    assert race | {"title": data["title"]} == data
 
 
 def test_a_comparison_has_policies(folders):
