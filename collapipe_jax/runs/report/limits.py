@@ -76,6 +76,15 @@ def _mib(size_bytes: Any) -> np.ndarray:
     return np.asarray(bytes_to_mib(np.asarray(size_bytes, np.float64)))
 
 
+def broken_rounds(record: RunRecord) -> dict[str, int]:
+    """In how many rounds a limit of a round was broken, by its name; only those that were."""
+    return {
+        name.removeprefix("violated_"): int(values.sum())
+        for name, values in record.history.items()
+        if name.startswith("violated_") and values.any()
+    }
+
+
 def limits_table(record: RunRecord, network: NetworkRounds) -> Data:
     """Limits with numbers, and in how many rounds a limit of a round was broken."""
     rows = [
@@ -90,11 +99,7 @@ def limits_table(record: RunRecord, network: NetworkRounds) -> Data:
         ]
         for limit in limits_of(record, network)
     ]
-    counts = {
-        name.removeprefix("violated_"): int(values.sum())
-        for name, values in record.history.items()
-        if name.startswith("violated_") and values.any()
-    }
+    counts = broken_rounds(record)
     broken = ", ".join(f"{name} in {count}" for name, count in counts.items()) or "none"
     note = f"Limits of a round that were broken, in rounds of {len(record.history['round'])}: "
     head = ("limit", "where it is worst", "value", "limit", "unit", "used", "kept")

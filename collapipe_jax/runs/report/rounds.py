@@ -9,7 +9,7 @@ from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.round_cost import ClientTimes
 from collapipe_jax.runs.report.charts import Data, line, line_chart, plain
-from collapipe_jax.runs.report.limits import limits_of, limits_table
+from collapipe_jax.runs.report.limits import broken_rounds, limits_of, limits_table
 from collapipe_jax.runs.report.links import NO_LINK
 from collapipe_jax.runs.report.network import NetworkRounds
 from collapipe_jax.runs.results.record import (
@@ -292,10 +292,13 @@ def _what_limits(record: RunRecord, network: NetworkRounds) -> str:
     ]
     if stages and LatencyParts._fields[part] == "iterations_s":
         stage, _ = Counter(stages).most_common(1)[0]
-        text += f", where {_article(stage)} is most often the slowest stage"
+        text += f", where {_article(stage)} is " + "most often " * (len(stages) > 1)
+        text += "the slowest stage"
     over = [limit.name for limit in limits_of(record, network) if not limit.is_kept]
-    kept = f"; over its limit is: {', '.join(over)}." if over else "; all limits are kept."
-    return text + kept
+    over += [f"{name} in {_count(n, 'round')}" for name, n in broken_rounds(record).items()]
+    return text + (
+        f"; limits that are broken: {', '.join(over)}." if over else "; it keeps all limits."
+    )
 
 
 def _article(stage: str) -> str:

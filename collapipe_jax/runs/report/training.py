@@ -15,20 +15,17 @@ from collapipe_jax.runs.report.charts import (
 from collapipe_jax.runs.report.network import network_of_run
 from collapipe_jax.runs.report.plan import load_plans
 from collapipe_jax.runs.report.rounds import run_data
+from collapipe_jax.runs.results.checkpoints import load_race, load_run
 from collapipe_jax.runs.results.record import RunRecord, divergence_over_target, run_labels
 
 
 def runs_page(workdirs: Sequence[str]) -> Data:
     """The page of training runs; of several the first one's network comes first."""
-    from collapipe_jax.runs.results.checkpoints import load_run  # it brings Orbax
-
     return _page("Training run", [load_run(workdir) for workdir in workdirs])
 
 
 def race_page(workdir: str) -> Data:
     """The page of a race: its runs with the first seed."""
-    from collapipe_jax.runs.results.checkpoints import load_race  # it brings Orbax
-
     runs = load_race(workdir)
     return _page("Race", [run.record for run in runs if run.seed == runs[0].seed])
 

@@ -70,6 +70,23 @@ def test_the_command_writes_a_file(folders, tmp_path, capsys):
 
 
 @needs_browser
+def test_slider_and_list_change_what_is_shown(folders, tmp_path):
+    workdirs = [str(folders[kind]) for kind in ("pipeline", "clients")]
+    page = make_page(report_data(workdirs) | {"folder": "both"})
+    found = []
+    for number, change in enumerate(({}, {"place": 0}, {"run": 1})):
+        script = f"<script>show({json.dumps(change)})</script></body>"
+        shown, console = opened(page.replace("</body>", script), tmp_path / f"{number}.html")
+        assert not console
+        found.append(shown)
+    rounds = [re.search(r'id="round_number">(\d+)<', shown)[1] for shown in found]
+    assert rounds == ["5", "0", "5"]
+    for section in ("network", "timeline"):
+        parts = [re.search(rf'id="{section}".*?</section>', shown)[0] for shown in found]
+        assert len(set(parts)) == 3
+
+
+@needs_browser
 @pytest.mark.parametrize("kind", ["pipeline", "clients", "compare", "sweep", "plan"])
 def test_a_browser_shows_all_that_the_data_has(folders, kind, tmp_path):
     data = report_data([str(folders[kind])]) | {"folder": EVIL}
