@@ -4,10 +4,10 @@
     collapipe figures NAME --workdir=DIR [--workdir=DIR2 ...] [--out=DIR]
 
 Training runs, drawn together: progress, latency, queues, constants where they were estimated, and
-a gantt or gantt_clients a run. A race: these of its runs with the first seed and, with several
-seeds, race. Several races: race alone. A comparison: policies, memory, constraints, and reduction
-where it has dssra. A sweep: sweep and sweep_mean. A map: map. A sweep of training runs:
-training_sweep.
+a gantt or gantt_clients a run; network by its name alone. A race: these of its runs with the first
+seed and, with several seeds, race. Several races: race alone. A comparison: policies, memory,
+constraints, and reduction where it has dssra. A sweep: sweep and sweep_mean. A map: map. A sweep of
+training runs: training_sweep.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def main(
     given = {key: value for key in _OPTIONS if (value := getattr(options, key)) is not None}
     for key, value in given.items():
         if drawing is None or key not in drawing.options:
-            remedy = "Name gantt, or gantt_clients for a round"
+            remedy = "Name gantt, or gantt_clients or network for a round"
             raise InputError(f"--{key}", value, "this figure does not take it", remedy)
     if kind is None or drawing is None:
         paths = draw_folders(options.workdir, folder, kinds)

@@ -17,6 +17,7 @@ COMMANDS = {
     "sweep": "compare policies at all combinations of values of configuration keys",
     "map": "show which policy wins where in a plane of two configuration keys",
     "figures": "draw what a folder of results holds",
+    "report": "write one page of HTML that shows what a folder of results holds",
     "sample": "write a network, drawn from a configuration, to a file",
     "plan": "let a policy decide for a network on file, and explain the decision",
     "price": "evaluate the cost of a decision on file",

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, dataclass_transform
 
 import jax.numpy as jnp
@@ -42,6 +42,26 @@ def unit_of(name: str) -> str:
 def without_unit(name: str) -> str:
     """The name without the suffix that says its unit."""
     return next((name.removesuffix(suffix) for suffix in _UNITS if name.endswith(suffix)), name)
+
+
+_PREFIXES = {1e9: "G", 1e6: "M", 1e3: "k"}
+_PREFIXED = ("Hz", "FLOP/s", "bit/s", "bit")
+
+
+def axis_texts(key: str, values: Sequence[Any]) -> tuple[str, list[str], float]:
+    """Label of the axis of a key, with its unit; its values as text; and what those are over."""
+    if key.endswith("]"):  # a label of the user's, with its unit
+        return key, [f"{value:g}" for value in values], 1.0
+    name = key.rpartition(".")[2]
+    words = without_unit(name).replace("_", " ").replace("d2e", "D2E").replace("d2d", "D2D")
+    label, unit, scale = words[0].upper() + words[1:], unit_of(name), 1.0
+    if not all(isinstance(value, int | float) for value in values):
+        return f"{label} [–]", [str(value) for value in values], scale
+    if unit in _PREFIXED:
+        fits = [factor for factor in _PREFIXES if factor <= min(values)]
+        scale = fits[0] if fits else 1.0
+        unit = _PREFIXES.get(scale, "") + unit
+    return f"{label} [{unit or '–'}]", [f"{value / scale:g}" for value in values], scale
 
 
 def db_to_linear(ratio_db: ArrayLike) -> Array:

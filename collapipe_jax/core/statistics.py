@@ -24,6 +24,12 @@ class Estimate(NamedTuple):
         return self._replace(low=np.clip(self.low, *limits), high=np.clip(self.high, *limits))
 
 
+def running_mean(values: np.ndarray) -> np.ndarray:
+    """Mean over the rounds so far, along the first axis."""
+    rounds = np.arange(1, len(values) + 1).reshape(-1, *[1] * (values.ndim - 1))
+    return np.cumsum(values, axis=0) / rounds
+
+
 def mean_interval(values: np.ndarray) -> Interval:
     """Mean and half width of its 95 % confidence interval by Student's t; ``values [R]``.
 

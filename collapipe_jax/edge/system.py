@@ -29,6 +29,7 @@ from collapipe_jax.edge.network.channel import DynamicsParams, Radio, RadioConst
 from collapipe_jax.edge.network.devices import Compute, DeviceParams, sample_compute
 from collapipe_jax.edge.network.mobility import Mobility, MobilityParams, sample_mobility
 from collapipe_jax.edge.network.propagation import (
+    Positions,
     PropagationParams,
     TopologyParams,
     large_scale_gain,
@@ -162,11 +163,16 @@ def sample_system(key: Array, params: SystemParams, index: ArrayLike = 0) -> Edg
     )
 
 
+def sample_positions(key: Array, params: SystemParams) -> Positions:
+    """Where the nodes of :func:`sample_system` stand, or start to walk, with the same key."""
+    return sample_topology(jax.random.split(key, 3)[0], params.topology)
+
+
 def _draw(key: Array, params: SystemParams) -> tuple[Radio, Compute, Mobility | None]:
     """Radio at large-scale gains, devices, and how these walk."""
-    position_key, gain_key, device_key = jax.random.split(key, 3)
+    _, gain_key, device_key = jax.random.split(key, 3)
     topology, mobility = params.topology, None
-    position_m = sample_topology(position_key, topology)
+    position_m = sample_positions(key, params)
     shadowing = sample_shadowing(gain_key, position_m, topology, params.propagation)
     gain = large_scale_gain(position_m, shadowing, topology, params.propagation)
     if params.mobility is not None:

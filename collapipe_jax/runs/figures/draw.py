@@ -10,13 +10,9 @@ from matplotlib.figure import Figure
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import can_reduce, draw_policies, draw_reduction
-from collapipe_jax.runs.figures.gantt import (
-    draw_gantt,
-    draw_gantt_clients,
-    has_clients,
-    runs_pipeline,
-)
+from collapipe_jax.runs.figures.gantt import draw_gantt, draw_gantt_clients
 from collapipe_jax.runs.figures.limits import draw_constraints, draw_memory, draw_queues
+from collapipe_jax.runs.figures.network import draw_network
 from collapipe_jax.runs.figures.sweep import draw_map, draw_sweeps
 from collapipe_jax.runs.figures.training import (
     draw_constants,
@@ -26,10 +22,12 @@ from collapipe_jax.runs.figures.training import (
     draw_training_sweep,
     has_estimates,
 )
-from collapipe_jax.runs.results.checkpoints import Run, RunRecord, load_race, load_run
+from collapipe_jax.runs.results.checkpoints import Run, load_race, load_run
 from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.realisations import load_map, load_realisations, load_sweep
+from collapipe_jax.runs.results.record import RunRecord, run_labels
+from collapipe_jax.runs.results.timeline import has_clients, runs_pipeline
 from collapipe_jax.runs.studies.comparison import OURS
 
 
@@ -58,12 +56,15 @@ QUEUES = Drawing("queues", draw_queues)
 CONSTANTS = Drawing("constants", draw_constants)
 GANTT = Drawing("gantt", draw_gantt, options=("round", "cluster"))
 _GANTT_CLIENTS = Drawing("gantt_clients", draw_gantt_clients, options=("round",))
+_NETWORK = Drawing("network", draw_network, options=("round",))
 _REDUCTION = Drawing("reduction", draw_reduction)
 _RACE = Drawing("race", draw_race)
 
 KINDS: dict[str, Kind] = {
     "run": Kind(
-        load_run, (PROGRESS, LATENCY, QUEUES, CONSTANTS, GANTT, _GANTT_CLIENTS), several=True
+        load_run,
+        (PROGRESS, LATENCY, QUEUES, CONSTANTS, GANTT, _GANTT_CLIENTS, _NETWORK),
+        several=True,
     ),
     "compare": Kind(
         partial(load_realisations, experiment="compare"),
@@ -154,7 +155,7 @@ def draw_runs(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     paths = _save([PROGRESS, LATENCY, QUEUES], records, folder)
     if estimated := [record for record in records if has_estimates(record)]:
         paths += _save([CONSTANTS], estimated, folder)
-    for record, label in zip(records, style.run_labels(records), strict=True):
+    for record, label in zip(records, run_labels(records), strict=True):
         name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
         if runs_pipeline(record).any() and record.duplex == "full":
             paths += style.save(draw_gantt([record]), folder, name)

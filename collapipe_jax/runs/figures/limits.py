@@ -22,8 +22,13 @@ from matplotlib.ticker import MaxNLocator
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import ROW_IN, horizon, name_rows, only_runnable
-from collapipe_jax.runs.results.checkpoints import RunRecord
-from collapipe_jax.runs.results.realisations import Realisations
+from collapipe_jax.runs.results.realisations import Realisations, energy_over_budget
+from collapipe_jax.runs.results.record import (
+    RunRecord,
+    divergence_over_target,
+    record_energy_over_budget,
+    run_labels,
+)
 
 # Are the long-term constraints kept: energy and divergence over their targets, and queues.
 
@@ -32,22 +37,6 @@ _NODE_CLASSES = {
     "control units": (slice(0, 1), style.line(style.VERMILLION, (0, (4, 1.5)), "s")),
     "devices": (slice(1, None), style.line(style.BLUE, "-", "o")),
 }
-
-
-def _running_mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the rounds so far, along the first axis."""
-    rounds = np.arange(1, len(values) + 1).reshape(-1, *[1] * (values.ndim - 1))
-    return np.cumsum(values, axis=0) / rounds
-
-
-def record_energy_over_budget(record: RunRecord) -> np.ndarray:
-    """Mean energy so far over the budget of (P1), no unit, ``[R, N, K + 1]``."""
-    return _running_mean(record.history["energy_j"]) / record.constants["energy_budget_j"][None]
-
-
-def divergence_over_target(record: RunRecord) -> np.ndarray:
-    """Mean divergence so far over its target of (P1), no unit, ``[R]``."""
-    return _running_mean(record.history["divergence"]) / record.constants["divergence_target"]
 
 
 @style.styled
@@ -64,7 +53,7 @@ def draw_queues(records: Sequence[RunRecord]) -> Figure:
     ratios = [record_energy_over_budget(record) for record in records]
     queues = [record.history["energy_queue"] for record in records]
     # A row of energy a run.
-    for row, label in enumerate(style.run_labels(records)):
+    for row, label in enumerate(run_labels(records)):
         rounds = records[row].history["round"]
         _nodes(panels[row, 0], rounds, ratios[row], ratios[row][-1])
         _nodes(panels[row, 1], rounds, queues[row], np.mean(queues[row], axis=0))
@@ -118,7 +107,7 @@ def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
     """Divergence over target (left) and its queue (right), all runs overlaid."""
     ratios = [divergence_over_target(record) for record in records]
     queues = [record.history["divergence_queue"] for record in records]
-    looks = zip(style.run_looks(records), style.run_labels(records), strict=True)
+    looks = zip(style.run_looks(records), run_labels(records), strict=True)
     for index, (look, label) in enumerate(looks):
         for axes, values in zip(panels, (ratios[index], queues[index]), strict=True):
             _line(axes, records[index].history["round"], values, look, label=label)
@@ -137,13 +126,6 @@ LABELS = {
     "divergence_queue": "Divergence queue [–]",
 }
 _MARKS = 8  # markers along a line
-
-
-def energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
-    """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
-    energy_j = result.policies[policy]["energy_j"].astype(np.float64)
-    budget_j = result.networks["energy_budget_j"].astype(np.float64).sum(axis=(1, 2))
-    return _running_mean(energy_j.T).T / budget_j[:, None]
 
 
 def _constraint_series(result: Realisations) -> dict[str, dict[str, np.ndarray]]:

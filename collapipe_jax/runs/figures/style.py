@@ -4,7 +4,6 @@ Colours are those of Okabe and Ito, which colour-blind readers can distinguish; 
 comes with a line style and marker, or with a hatch, so that a grey print reads as well.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from flax.traverse_util import flatten_dict
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from collapipe_jax.core.quantity import unit_of, without_unit
-from collapipe_jax.runs.results.checkpoints import RunRecord
+from collapipe_jax.runs.results.record import RunRecord, policy_label, run_labels
 
 COLUMN_WIDTH_IN = 3.5
 DOUBLE_WIDTH_IN = 7.16
@@ -117,11 +114,6 @@ PART_LOOKS = {
 }
 
 
-def policy_label(name: str) -> str:
-    """Name of a policy in words."""
-    return name.replace("_", " ")
-
-
 def policy_looks(names: Iterable[str]) -> dict[str, Look]:
     """Looks of policies by name: those of the package have theirs in every figure.
 
@@ -160,29 +152,6 @@ def run_handles(records: Sequence[RunRecord]) -> list[Line2D]:
 def fill_handles(looks: Mapping[str, Look]) -> list[Patch]:
     """Filled shapes by name, for a legend."""
     return [Patch(label=name, **look) for name, look in looks.items()]
-
-
-def run_labels(records: Sequence[RunRecord]) -> list[str]:
-    """Names of runs for legends: the policy, and for several runs of one policy a suffix.
-
-    The suffix is the value of the one key in which their configurations differ, or a number.
-    """
-    labels = [policy_label(record.policy) for record in records]
-    for name in {label for label, count in Counter(labels).items() if count > 1}:
-        rows = [index for index, label in enumerate(labels) if label == name]
-        suffixes = _suffixes([records[index].config for index in rows])
-        for index, suffix in zip(rows, suffixes, strict=True):
-            labels[index] = f"{name} {suffix}"
-    return labels
-
-
-def _suffixes(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    flat = [flatten_dict(config, sep=".") for config in configs]
-    keys = [key for key in flat[0] if len({str(one.get(key)) for one in flat}) > 1]
-    if len(keys) == 1 and len({str(one[keys[0]]) for one in flat}) == len(flat):
-        key = keys[0].rpartition(".")[2].replace("_", " ")
-        return [f"({key} {one[keys[0]]})" for one in flat]
-    return [f"({number})" for number in range(1, len(flat) + 1)]
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -305,21 +274,3 @@ def save(figure: Figure, out_dir: str | Path, name: str) -> list[Path]:
     figure.savefig(pdf, metadata={"CreationDate": None})
     figure.savefig(png, metadata={"Software": None})
     return [pdf, png]
-
-
-_PREFIXES = {1e9: "G", 1e6: "M", 1e3: "k"}
-_PREFIXED = ("Hz", "FLOP/s", "bit/s", "bit")
-
-
-def axis_texts(key: str, values: Sequence[Any]) -> tuple[str, list[str], float]:
-    """Label of the axis of a key, with its unit; its values as text; and what those are over."""
-    name = key.rpartition(".")[2]
-    words = without_unit(name).replace("_", " ").replace("d2e", "D2E").replace("d2d", "D2D")
-    label, unit, scale = words[0].upper() + words[1:], unit_of(name), 1.0
-    if not all(isinstance(value, int | float) for value in values):
-        return f"{label} [–]", [str(value) for value in values], scale
-    if unit in _PREFIXED:
-        fits = [factor for factor in _PREFIXES if factor <= min(values)]
-        scale = fits[0] if fits else 1.0
-        unit = _PREFIXES.get(scale, "") + unit
-    return f"{label} [{unit or '–'}]", [f"{value / scale:g}" for value in values], scale

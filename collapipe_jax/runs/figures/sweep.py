@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from collapipe_jax.core.quantity import axis_texts
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import horizon, only_runnable, separate_rows
@@ -144,9 +145,7 @@ def _swept_axis(axes: Axes, result: SweepLine, labelled: bool) -> None:
     """Scale and ticks of what is swept; its unit where it has one."""
     if _is_log(result):
         axes.set_xscale("log")
-    label, texts, scale = style.axis_texts(result.axis, result.values)
-    if result.axis.rstrip().endswith("]"):  # a label of the user's, with its unit
-        label, texts, scale = result.axis, [f"{value:g}" for value in result.values], 1.0
+    label, texts, scale = axis_texts(result.axis.rstrip(), result.values)
     if len(result.values) <= _MOST_TICKS:
         axes.set_xticks(result.values, labels=texts)
         axes.set_xticks([], minor=True)
@@ -231,7 +230,7 @@ def draw_map(summary: Mapping[str, Any]) -> Figure:
         axes.text(column, row, _cell_text(cell), ha="center", va="center", fontsize=7)
     _separate(axes, winners)
     for which, values in (("x", summary["x_values"]), ("y", summary["y_values"])):
-        label, texts, _ = style.axis_texts(summary[which], values)
+        label, texts, _ = axis_texts(summary[which], values)
         axes.set(**{f"{which}label": label, f"{which}ticks": range(len(values))})
         axes.set(**{f"{which}ticklabels": texts})
     axes.grid(visible=False)

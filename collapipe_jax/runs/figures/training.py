@@ -19,7 +19,8 @@ from collapipe_jax.core.statistics import Estimate, mean_estimate
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.runs.config.sweeps import SEED
 from collapipe_jax.runs.figures import style
-from collapipe_jax.runs.results.checkpoints import Run, RunRecord
+from collapipe_jax.runs.results.checkpoints import Run
+from collapipe_jax.runs.results.record import RunRecord, run_labels, slowest_parts_s
 
 
 @style.styled
@@ -233,7 +234,7 @@ def draw_constants(records: Sequence[RunRecord]) -> Figure:
     Raises:
       InputError: if one of them has no estimates.
     """
-    for record, label in zip(records, style.run_labels(records), strict=True):
+    for record, label in zip(records, run_labels(records), strict=True):
         if not has_estimates(record):
             remedy = "Train with evaluation.estimate_every_rounds above 0"
             raise InputError("--workdir", label, "the run estimated no constants", remedy)
@@ -262,18 +263,6 @@ def draw_constants(records: Sequence[RunRecord]) -> Figure:
 _PARTS = tuple(style.PART_LOOKS)
 
 
-def slowest_parts_s(record: RunRecord) -> np.ndarray:
-    """Latency parts of the slowest cluster of every round, ``[R, 5]``.
-
-    A row sums to the round's latency, docs/system-model.md (14). It is 0 where all clusters sit
-    out, and NaN where the latency is infinite.
-    """
-    slowest = np.argmax(record.history["cluster_latency_s"], axis=1)
-    parts_s = record.history["parts_s"][np.arange(slowest.size), slowest]
-    finite = np.isfinite(record.history["latency_s"])[:, None]
-    return np.where(finite & np.isfinite(parts_s), parts_s, np.nan)
-
-
 @style.styled
 def draw_latency(records: Sequence[RunRecord]) -> Figure:
     """Draw the parts round by round, one panel a run, and their means in the last panel.
@@ -289,7 +278,7 @@ def draw_latency(records: Sequence[RunRecord]) -> Figure:
     parts = [slowest_parts_s(record) for record in records]
     tops = [np.nansum(run, axis=1).max() for run in parts]
     unit_s, unit = style.time_unit(max(tops))
-    for index, label in enumerate(style.run_labels(records)):
+    for index, label in enumerate(run_labels(records)):
         shared = panels[0] if panels else None
         axes = figure.add_subplot(grid[divmod(index, columns)], sharex=shared, sharey=shared)
         _stack(axes, records[index].history["round"], parts[index] / unit_s)
@@ -325,7 +314,7 @@ def _means(axes: Axes, records: Sequence[RunRecord], parts: Sequence[np.ndarray]
     """
     heights = np.arange(len(_PARTS))[::-1]
     offsets = 0.5 * (np.arange(len(records)) - (len(records) - 1) / 2) / max(len(records), 3)
-    looks = zip(style.run_looks(records), style.run_labels(records), strict=True)
+    looks = zip(style.run_looks(records), run_labels(records), strict=True)
     for index, (look, label) in enumerate(looks):
         finite = parts[index][~np.isnan(parts[index]).any(axis=1)]
         means = finite.mean(axis=0) if finite.size else np.zeros(len(_PARTS))

@@ -32,6 +32,7 @@ from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.task import Task
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.results.experiment import Results, as_columns, as_rows
+from collapipe_jax.runs.results.record import RunRecord
 from collapipe_jax.runs.results.workdir import read_config, read_summary, wrong_workdir
 
 _KEPT = 2
@@ -40,29 +41,6 @@ _OVERHEAD_BYTES = 1 << 20  # what Orbax writes beside arrays, at most
 _HALF_WRITTEN = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
 _ROUNDS = "rounds"  # done, in the record: folders can be renamed
 _orbax_in_use = threading.Lock()  # Orbax numbers its operations for all threads as one
-
-
-class RunRecord(NamedTuple):
-    """Results of a run, enough to draw it."""
-
-    config: dict[str, Any]  # nested plain dictionary
-    constants: dict[str, np.ndarray]  # budgets, limits and baselines by name
-    history: dict[str, np.ndarray]  # arrays by name, first axis the rounds
-
-    @property
-    def policy(self) -> str:
-        """Name of the policy."""
-        return self.config["policy"]["name"]
-
-    @property
-    def schedule(self) -> str:
-        """Order of the passes of a local step."""
-        return self.config.get("pipeline", {}).get("schedule", "gpipe")
-
-    @property
-    def duplex(self) -> str:
-        """Law of the D2D radios."""
-        return self.config.get("radio", {}).get("duplex", "full")
 
 
 class Checkpoints:

@@ -16,6 +16,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from collapipe_jax.core.errors import InputWarning
+from collapipe_jax.core.statistics import running_mean
 from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.store import Place
@@ -270,6 +271,13 @@ def floors_bind(result: Realisations) -> bool:
     """Whether the floors are necessary conditions."""
     dynamics = result.settings["config"]["dynamics"]
     return dynamics["availability"] == 1.0 and dynamics["speed_m_per_s"] == 0.0
+
+
+def energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
+    """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
+    energy_j = result.policies[policy]["energy_j"].astype(np.float64)
+    budget_j = result.networks["energy_budget_j"].astype(np.float64).sum(axis=(1, 2))
+    return running_mean(energy_j.T).T / budget_j[:, None]
 
 
 def mean_backlog(values: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,15 @@ from collapipe_jax.runs.config.experiment import Experiment
 
 ROUNDS_PER_CALL = 16
 """Most rounds of learning in one call."""
+
+
+class Configured(Protocol):
+    """An experiment, or what it left on file."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Nested, as it is saved."""
+        ...
 
 
 class Rounds(NamedTuple):
@@ -228,7 +237,7 @@ def _padded(rounds: Sequence[Any], example: Any) -> Any:
 _ESTIMATE_BATCHES = 8  # of every cluster
 
 
-def run_key(experiment: Experiment, purpose: int, section: str = "") -> Array:
+def run_key(experiment: Configured, purpose: int, section: str = "") -> Array:
     """A key of the experiment's seed: 1 for the start, 2 rounds, 3 estimates and central rounds.
 
     ``system_key`` is that of purpose 0, the network. A ``section`` takes its own seed.
@@ -238,7 +247,7 @@ def run_key(experiment: Experiment, purpose: int, section: str = "") -> Array:
     return jax.random.fold_in(jax.random.key(seed), purpose)
 
 
-def network_keys(experiment: Experiment, rounds: Sequence[int] | np.ndarray) -> Array:
+def network_keys(experiment: Configured, rounds: Sequence[int] | np.ndarray) -> Array:
     """Keys of the network in rounds of these numbers, ``[T]``."""
     return _split(_fold(run_key(experiment, 2, "network"), np.asarray(rounds)))[:, 0]
 

@@ -24,7 +24,7 @@ from collapipe_jax.edge.environment import (
 from collapipe_jax.edge.policies.registry import Policy
 from collapipe_jax.edge.system import EdgeSystem
 from collapipe_jax.runs.config.experiment import Experiment
-from collapipe_jax.runs.training.learning_rounds import network_keys, run_key
+from collapipe_jax.runs.training.learning_rounds import Configured, network_keys, run_key
 
 _WINDOW = 16
 """Rounds that are decided in one call."""
@@ -35,8 +35,13 @@ NetworkRound = tuple[SystemState, SystemRound]
 
 def initial_network(experiment: Experiment) -> SystemState:
     """The network before the first round, on a CPU."""
-    _, key = jax.random.split(run_key(experiment, 1, "network"))
-    return _initial_state(*jax.device_put((key, experiment.system), cpus()[0]))
+    return network_at_start(experiment, experiment.system)
+
+
+def network_at_start(run: Configured, system: EdgeSystem) -> SystemState:
+    """A system before the first round of a run, on a CPU."""
+    _, key = jax.random.split(run_key(run, 1, "network"))
+    return _initial_state(*jax.device_put((key, system), cpus()[0]))
 
 
 _initial_state = quick_jit(initial_state)

@@ -9,11 +9,12 @@ from support.drawing import assert_units, make_record, rendered
 from support.made_up_comparisons import write_comparison, write_gaps, write_loop, write_sweep
 
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.runs.figures import gantt, style
+from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.draw import GANTT, KINDS, LATENCY, PROGRESS, QUEUES
 from collapipe_jax.runs.figures.training import slowest_parts_s
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
 from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.timeline import choose_round, runs_pipeline
 from collapipe_jax.runs.results.workdir import open_workdir
 from figures import __main__ as all_figures
 
@@ -47,7 +48,7 @@ def test_all_sit_out_in_one_round():
         record.history[name][2] = 0
     for drawing in DRAWINGS.values():
         rendered(drawing.draw([record]))
-    assert gantt.choose_round(record, None, None)[0] == 1
+    assert choose_round(record, None, None)[0] == 1
 
 
 def test_a_broken_cluster_breaks_no_figure():
@@ -58,7 +59,7 @@ def test_a_broken_cluster_breaks_no_figure():
         record.history[name][3] = np.inf
     for drawing in DRAWINGS.values():
         rendered(drawing.draw([record]))
-    assert not gantt.runs_pipeline(record)[3, 0]
+    assert not runs_pipeline(record)[3, 0]
 
 
 def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):

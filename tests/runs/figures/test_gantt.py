@@ -7,7 +7,13 @@ from support.drawing import flow_s, make_record
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import gantt
-from collapipe_jax.runs.figures.gantt import BACKWARD, TURN, choose_round, first_step, runs_pipeline
+from collapipe_jax.runs.results.timeline import (
+    BACKWARD,
+    TURN,
+    choose_round,
+    first_step,
+    runs_pipeline,
+)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 7, 32])

@@ -5,8 +5,9 @@ import pytest
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import gantt
-from collapipe_jax.runs.figures.gantt import client_round, draw_gantt_clients, has_clients
+from collapipe_jax.runs.figures.gantt import draw_gantt_clients
 from collapipe_jax.runs.results.checkpoints import RunRecord
+from collapipe_jax.runs.results.timeline import client_round, has_clients
 
 
 def make_record(samples, parts_s, policy="splitfed"):

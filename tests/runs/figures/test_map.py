@@ -5,7 +5,8 @@ import pytest
 from support.drawing import rendered
 from support.made_up_comparisons import assert_readable
 
-from collapipe_jax.runs.figures import style, sweep
+from collapipe_jax.core.quantity import axis_texts
+from collapipe_jax.runs.figures import sweep
 
 NAMES = ("dssra", "titanic_pipelined", "splitfed", "control_unit_fl", "hierarchical_fl", None)
 
@@ -63,4 +64,4 @@ def test_policies_of_one_colour_differ_in_lightness():
     ],
 )
 def test_axes_have_units(key, values, label, texts):
-    assert style.axis_texts(key, values)[:2] == (label, texts)
+    assert axis_texts(key, values)[:2] == (label, texts)

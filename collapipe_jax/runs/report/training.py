@@ -1,0 +1,125 @@
+"""Pages of training runs, alone or side by side, of races, and of plans."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.runs.report.charts import (
+    Data,
+    config_table,
+    line,
+    line_chart,
+    table,
+    time_scale,
+)
+from collapipe_jax.runs.report.network import network_of_run
+from collapipe_jax.runs.report.plan import load_plans
+from collapipe_jax.runs.report.rounds import run_data
+from collapipe_jax.runs.results.checkpoints import load_race, load_run
+from collapipe_jax.runs.results.record import RunRecord, divergence_over_target, run_labels
+
+
+def runs_page(workdirs: Sequence[str]) -> Data:
+    """The page of training runs; of several the first one's network comes first."""
+    return _page("Training run", [load_run(workdir) for workdir in workdirs])
+
+
+def race_page(workdir: str) -> Data:
+    """The page of a race: its runs with the first seed."""
+    runs = load_race(workdir)
+    return _page("Race", [run.record for run in runs if run.seed == runs[0].seed])
+
+
+def plan_page(workdir: str) -> Data:
+    """The page of documents: every decision of the folder for its network."""
+    plans = load_plans(Path(workdir))
+    return {
+        "title": "Plan",
+        "runs": [run_data(plan.name, plan.record, plan.network) for plan in plans],
+        "charts": [],
+        "tables": [_costs(plans)],
+    }
+
+
+def _page(title: str, records: Sequence[RunRecord]) -> Data:
+    names = run_labels(records)
+    runs = [
+        run_data(name, record, network_of_run(record))
+        for name, record in zip(names, records, strict=True)
+    ]
+    return {
+        "title": title,
+        "runs": runs,
+        "charts": _charts(names, records),
+        "tables": [_runs_table(names, records)] * (len(records) > 1),
+        "configuration": config_table(records[0].config),
+    }
+
+
+def _charts(names: Sequence[str], records: Sequence[RunRecord]) -> list[Data]:
+    """Charts of all runs together."""
+    longest_s = max(float(record.history["simulated_time_s"][-1]) for record in records)
+    unit_s, unit = time_scale(longest_s)
+    task = find_task(records[0].config["task"]["kind"])
+    pairs = list(zip(names, records, strict=True))
+
+    def over_time(key: str) -> list[Data]:
+        elapsed = [record.history["simulated_time_s"] / unit_s for record in records]
+        return [
+            line(name, elapsed[look], record.history[key], look)
+            for look, (name, record) in enumerate(pairs)
+        ]
+
+    trivial = float(records[0].constants["baseline_score"])
+    rules = [["trivial answer", trivial]] if trivial == trivial else []
+    label, clock = task.score_label(), f"simulated time [{unit}]"
+    charts = line_chart("score", "Score", clock, label, over_time("score"), rules=rules)
+    charts += line_chart("loss", "Training loss", clock, "nats", over_time("train_loss"))
+    if len(records[0].history["round"]) == 1:
+        return charts
+    latency, divergence, queue = [], [], []
+    for look, (name, record) in enumerate(pairs):
+        rounds, history = record.history["round"], record.history
+        latency.append(line(name, rounds, history["latency_s"], look))
+        divergence.append(line(name, rounds, divergence_over_target(record), look))
+        queue.append(line(name, rounds, history["divergence_queue"], look))
+    rule = {"rules": [["target", 1.0]]}
+    charts += line_chart("latency", "Latency of a round", "round", "s", latency)
+    title = "Mean divergence so far over its target"
+    charts += line_chart("divergence", title, "round", "divergence / target", divergence, **rule)
+    return charts + line_chart("divergence_queue", "Divergence queue", "round", "targets", queue)
+
+
+def _runs_table(names: Sequence[str], records: Sequence[RunRecord]) -> Data:
+    """Score, time and energy of runs side by side."""
+    label = find_task(records[0].config["task"]["kind"]).score_label()
+    rows = []
+    for name, record in zip(names, records, strict=True):
+        history = record.history
+        known = [float(score) for score in history["score"] if score == score]
+        rows.append(
+            [
+                name,
+                known[-1] if known else "–",
+                float(history["simulated_time_s"][-1]),
+                float(history["latency_s"].mean()),
+                float(history["energy_j"].sum(axis=(1, 2)).mean()),
+            ]
+        )
+    head = ("run", f"last {label}", "simulated time [s]", "mean latency [s]", "mean energy [J]")
+    return table("runs", "Runs", head, rows)
+
+
+def _costs(plans: Sequence) -> Data:
+    """What each decision costs, evaluated anew."""
+    rows = []
+    for plan in plans:
+        history = {name: values[0] for name, values in plan.record.history.items()}
+        broken = [name.removeprefix("violated_") for name in history if name.startswith("violated")]
+        broken = [name for name in broken if history[f"violated_{name}"]]
+        numbers = (history["latency_s"], history["compute_latency_s"], history["energy_j"].sum())
+        numbers = (*numbers, history["divergence"], history["objective"])
+        cells = [float(number) for number in numbers]
+        rows.append([plan.name, plan.record.policy, *cells, ", ".join(broken) or "none"])
+    head = ("decision", "policy", "latency [s]", "compute [s]", "energy [J]", "divergence")
+    return table("costs", "Costs", (*head, "objective", "limits broken"), rows)
