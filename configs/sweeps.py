@@ -100,6 +100,8 @@ SWEEPS = {
             ("adapters", {"payload.trained_fraction": 0.01}),
             ("1 local step", {"training.local_steps": 1}),
             ("16 local steps", {"training.local_steps": 16}),
+            ("64 local steps", {"training.local_steps": 64}),
+            ("80 MHz", {"radio.d2e_bandwidth_hz": 80e6}),
         ],
     ),
 }
