@@ -110,11 +110,6 @@ def of_folders(*names: str) -> Callable[[Path], Figures]:
     return lambda folder: {name: of_object(folder / name / "summary.json") for name in names}
 
 
-def of_both(**readers: Callable[[Path], Figures]) -> Callable[[Path], Figures]:
-    """Figures of folders in a folder, each with a reader of its own."""
-    return lambda folder: {name: read(folder / name) for name, read in readers.items()}
-
-
 # The table.
 
 _SWEEP = ".venv/bin/collapipe sweep --config=paper"
@@ -183,13 +178,17 @@ ENTRIES = {
         tiny=f"{_FEW} --policies=dssra,splitfed",
     ),
     "bits": Entry(
-        "latency with updates in few bits, without and with residuals",
-        (
-            f"{_BITS} --workdir=FOLDER/without --config.payload.error_feedback=False",
-            f"{_BITS} --workdir=FOLDER/with",
-        ),
-        12,
-        of_both(without=of_sweep, **{"with": of_sweep}),
+        "latency with updates in few bits, without residuals",
+        (f"{_BITS} --workdir=FOLDER --config.payload.error_feedback=False",),
+        8,
+        of_sweep,
+        tiny=f"{_FEW} --policies=dssra,selected_fl",
+    ),
+    "bits_residuals": Entry(
+        "the same with residuals, which take memory",
+        (f"{_BITS} --workdir=FOLDER",),
+        8,
+        of_sweep,
         tiny=f"{_FEW} --policies=dssra,selected_fl",
     ),
     "bits_scores": Entry(
