@@ -12,8 +12,10 @@ import numpy as np
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import read_object
-from collapipe_jax.core.statistics import mean_interval
+from collapipe_jax.core.statistics import mean_interval, median_estimate, reduction_percent
 from collapipe_jax.runs.results.checkpoints import load_race
+from collapipe_jax.runs.results.realisations import load_points
+from collapipe_jax.runs.studies.comparison import round_means
 from collapipe_jax.runs.studies.race import ROWS
 
 Figures = dict[str, Any]
@@ -70,6 +72,32 @@ def _compared(summary: Mapping[str, Any]) -> Figures:
     }
     sizes = {key: summary[key] for key in ("rounds", "realisations", "realisations_left_out")}
     return sizes | {"policies": policies, "saved_percent": summary["reduction_percent"]}
+
+
+def of_growth(folder: Path) -> Figures:
+    """Growth of every policy's latency and energy over the first point of a sweep, in percent.
+
+    By the label of the point; mean and median over the same networks.
+    """
+    points = of_object(folder / "summary.json")["points"]
+    labels = [" ".join(str(value) for value in point["at"].values()) for point in points]
+    means = [round_means(point) for point in load_points(folder, "sweep")]
+    return {
+        label: {
+            policy: {
+                metric: estimated(-reduction_percent(own[metric], means[0][policy][metric]))
+                for metric in ("latency_s", "energy_j")
+            }
+            for policy, own in policies.items()
+        }
+        for label, policies in zip(labels[1:], means[1:], strict=True)
+    }
+
+
+def estimated(values: np.ndarray) -> Figures:
+    """Mean and median with their intervals."""
+    value, *ends = map(float, median_estimate(values))
+    return mean_interval(values) | {"median": value, "median_ci95": ends}
 
 
 def of_race(folder: Path) -> Figures:
@@ -224,6 +252,16 @@ ENTRIES = {
         10,
         of_sweep,
         tiny=f"{_FEW} --policies=dssra,vanilla_fl",
+    ),
+    "left_out": Entry(
+        "what rounds would take if costs counted what they leave out",
+        (
+            ".venv/bin/collapipe sweep --config=configs/sweeps.py:left_out --rounds=20 "
+            "--realisations=32 --workdir=FOLDER --policies=dssra,dssra_wide",
+        ),
+        15,
+        of_growth,
+        tiny=f"{_FEW} --policies=dssra",
     ),
     "gap": Entry(
         "dssra against the best of all partitions, on small networks",
