@@ -192,7 +192,7 @@ ENTRIES = {
         ),
         20,
         of_comparison,
-        tiny=f"{_FEW} --policies=dssra,vanilla_fl",
+        tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
     ),
     "depth": Entry(
         "pipelines whose last blocks the edge server holds",
@@ -203,21 +203,21 @@ ENTRIES = {
         ),
         10,
         of_sweep,
-        tiny=f"{_FEW} --policies=dssra,splitfed",
+        tiny=f"{_FEW} --policies=static_pipeline,splitfed",
     ),
     "bits": Entry(
         "latency with updates in few bits, without residuals",
         (f"{_BITS} --workdir=FOLDER --config.payload.error_feedback=False",),
         8,
         of_sweep,
-        tiny=f"{_FEW} --policies=dssra,selected_fl",
+        tiny=f"{_FEW} --policies=static_pipeline,selected_fl",
     ),
     "bits_residuals": Entry(
         "the same with residuals, which take memory",
         (f"{_BITS} --workdir=FOLDER",),
         8,
         of_sweep,
-        tiny=f"{_FEW} --policies=dssra,selected_fl",
+        tiny=f"{_FEW} --policies=static_pipeline,selected_fl",
     ),
     "bits_scores": Entry(
         "test BLEU with updates in few bits, with residuals",
@@ -240,7 +240,7 @@ ENTRIES = {
         ),
         12,
         of_sweep,
-        tiny=f"{_FEW} --policies=dssra,vanilla_fl",
+        tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
     ),
     "memory": Entry(
         "the claims of the paper against the memory that training has",
@@ -251,7 +251,7 @@ ENTRIES = {
         ),
         10,
         of_sweep,
-        tiny=f"{_FEW} --policies=dssra,vanilla_fl",
+        tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
     ),
     "left_out": Entry(
         "what rounds would take if costs counted what they leave out",
@@ -261,7 +261,7 @@ ENTRIES = {
         ),
         15,
         of_growth,
-        tiny=f"{_FEW} --policies=dssra",
+        tiny=f"{_FEW} --policies=static_pipeline",
     ),
     "gap": Entry(
         "dssra against the best of all partitions, on small networks",
