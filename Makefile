@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # --no-compile: Python compiles a module when it is first imported, and most installed ones never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
-.PHONY: setup setup-test setup-docs quickstart test test-all lint docs clean
+.PHONY: setup setup-test setup-docs quickstart results test test-all lint docs clean
 
 setup: $(VENV)/.installed
 setup-test: $(VENV)/.installed-test
@@ -28,6 +28,11 @@ $(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
 
 quickstart: setup
 	$(BIN)/collapipe quickstart
+
+# Measures again what the pages say, but for what needs corpora or a GPU, and writes the pages.
+results: setup
+	$(BIN)/python -m experiments.reproduce
+	$(BIN)/python -m experiments.pages
 
 test: setup-test
 	$(BIN)/python -m ruff check .

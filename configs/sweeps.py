@@ -5,8 +5,8 @@
 On the networks of the configuration ``paper``, but for ``mobility`` on those of ``default``: their
 rounds last about as long as dynamics.round_interval_s. Rounds of ``paper`` last minutes, in which a
 pedestrian crosses the disc of its cluster several times: any walk would look alike there.
-``sensitivity`` has choices that could have been made otherwise. A number of clusters or devices is
-a program of its own and takes minutes to compile.
+``sensitivity`` has choices that could have been made otherwise, ``left_out`` what costs leave out
+by default. A number of clusters or devices is a program of its own and takes minutes to compile.
 """
 
 from typing import Any
@@ -100,6 +100,19 @@ SWEEPS = {
             ("adapters", {"payload.trained_fraction": 0.01}),
             ("1 local step", {"training.local_steps": 1}),
             ("16 local steps", {"training.local_steps": 16}),
+            ("64 local steps", {"training.local_steps": 64}),
+            ("80 MHz", {"radio.d2e_bandwidth_hz": 80e6}),
+        ],
+    ),
+    "left_out": (
+        "Counted",
+        False,
+        [
+            ("nothing", {}),
+            ("attempts", {"radio.retransmissions": "counted"}),
+            ("attempts without limit", {"radio.retransmissions": "reliable"}),
+            ("half duplex", {"radio.duplex": "half"}),
+            ("a watt to receive", {"devices.receive_power_w": 1.0}),
         ],
     ),
 }

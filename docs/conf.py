@@ -18,7 +18,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["examples"]
+exclude_patterns = ["examples", "templates"]
 suppress_warnings = [
     "misc.highlighting_failure",  # of blocks in languages without colours, such as csv
     "mystnb.unknown_mime_type",

@@ -48,6 +48,7 @@ from experiments.benchmarks import adapters, learning
 from experiments.benchmarks.solver.networks import LARGE_SHAPE, NetworkShape, sample_problems
 from experiments.benchmarks.solver.speed import time_dssra
 from experiments.benchmarks.timing import timed
+from experiments.results.record import git
 
 PEAK_FLOPS_PER_S: dict[str, float | None] = {
     "B200": 2250e12,
@@ -289,7 +290,7 @@ def main(argv: Sequence[str]) -> None:
         "limit_s": options.limit_s,
         "toy": options.toy,
         "versions": {"python": platform.python_version()} | {p: _version(p) for p in _PACKAGES},
-        "commit": _commit(),
+        "commit": git("rev-parse", "HEAD"),
         "parts": {},
     }
     for name in options.parts:
@@ -369,15 +370,6 @@ def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """Commit of the sources, where git knows it."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
         return None
 
 

@@ -9,6 +9,7 @@ seed. Corpora are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -16,6 +17,7 @@ from rich.table import Table
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.tasks.classification import read_sets
 from collapipe_jax.learning.tasks.linear_baselines import class_scores, tag_scores
 from collapipe_jax.learning.tasks.scores import Score
@@ -58,7 +60,8 @@ def main(argv: Sequence[str]) -> None:
     """Measure every baseline on every corpus and print one table."""
     known = [*CLASSIFICATION, *TAGGING]
     samples, seed = (0, "also on so many; 0: only on all"), (0, "of the draw of the samples")
-    parser = make_parser(__doc__, samples=samples, seed=seed)
+    out = ("", "file for the scores")
+    parser = make_parser(__doc__, samples=samples, seed=seed, out=out)
     parser.add_argument("--corpora", nargs="+", choices=known, default=known)
     options = parser.parse_args(argv)
     for name in ("samples", "seed"):
@@ -78,9 +81,15 @@ def main(argv: Sequence[str]) -> None:
             rows.append(Row(name, len(sets.train), method, scores, run_s))
             texts = ", ".join(f"{score.value:.2f}" for score in scores)
             console.print(f"{name}, {len(sets.train)} samples, {method}: {texts}")
+    if options.out:
+        write_json(Path(options.out), {"rows": [_plain(row) for row in rows]})
     console.print(_table(rows))
     for signature in dict.fromkeys(score.signature for row in rows for score in row.scores):
         console.print(signature)
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return row._asdict() | {"scores": [score.value for score in row.scores]}
 
 
 def _table(rows: Sequence[Row]) -> Table:

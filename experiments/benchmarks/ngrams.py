@@ -15,6 +15,7 @@ import numpy as np
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.models.tensor_files import read_json
 from collapipe_jax.learning.tasks.causal_lm import (
     LanguageModelling,
@@ -32,7 +33,8 @@ _NUMBER_BYTES = 4  # of a token's number in the library
 def main(argv: Sequence[str]) -> None:
     """Train and score a model of every order, and print one table."""
     orders = ("3,5", "orders from 2 on, with commas")
-    options = make_parser(__doc__, "run", orders=orders).parse_args(argv)
+    out = ("", "file for the scores")
+    options = make_parser(__doc__, "run", orders=orders, out=out).parse_args(argv)
     numbers = read_counts("--orders", options.orders)
     if min(numbers) < 2:
         problem = "smoothing needs a shorter history to fall back to"
@@ -47,13 +49,20 @@ def main(argv: Sequence[str]) -> None:
         problem, remedy = "has no test set", "Name a run with task.test"
         raise InputError("--run", options.run, problem, remedy)
     data = LanguageModelling.from_config(config, sets).data
-    rows = []
+    tokens, test_bytes = count_targets(data.test.arrays), count_bytes(data.test.text)
+    scores = {}
     for order in numbers:
         loss = test_loss(data.tokenizer, sets, order)
-        bits = bits_per_byte(loss, count_targets(data.test.arrays), count_bytes(data.test.text))
-        rows.append((str(order), f"{perplexity(loss):.2f}", f"{bits:.3f}"))
+        bits = bits_per_byte(loss, tokens, test_bytes)
+        scores[str(order)] = {"perplexity": perplexity(loss), "bits_per_byte": bits}
+    if options.out:
+        write_json(Path(options.out), {"tokens": tokens, "orders": scores})
+    rows = [
+        (order, f"{own['perplexity']:.2f}", f"{own['bits_per_byte']:.3f}")
+        for order, own in scores.items()
+    ]
     headings = "order", "test perplexity", "bits a byte"
-    title = f"{len(sets.train)} training texts, {count_targets(data.test.arrays)} test tokens"
+    title = f"{len(sets.train)} training texts, {tokens} test tokens"
     console_for_tables(60).print(make_table(headings, rows, left=0, title=title))
 
 

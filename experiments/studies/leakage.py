@@ -13,6 +13,7 @@ not counted. Noise is that of ``training.activation_noise``, at every depth. Wit
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from jaxtyping import Key
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.federated.pipeline_learner import with_noise
 from collapipe_jax.learning.models.block import encoder_block
 from collapipe_jax.learning.models.layers import Params
@@ -53,6 +55,7 @@ def main(argv: Sequence[str]) -> None:
         "config",
         noise=("0", "standard deviations of the noise, with commas"),
         texts=(2000, "texts of either set at most"),
+        out=("", "file for the shares"),
     )
     given, overrides = parser.parse_known_args(argv)
     levels = read_numbers("--noise", given.noise)
@@ -67,12 +70,16 @@ def main(argv: Sequence[str]) -> None:
         observe(model, params, jax.tree.map(lambda leaf: leaf[: given.texts], texts))
         for texts in (task.data.validation.arrays, task.data.test.arrays)
     )
-    rows = []
-    for depth in range(model.sizes.encoder_blocks + 1):
-        shares = [recovered_share(known, hidden, depth, level, noise_key) for level in levels]
-        rows.append([str(depth), *(f"{100 * share:.1f}" for share in shares)])
-    guess = 100 * np.mean(hidden.tokens == np.bincount(known.tokens).argmax())
-    rows.append(["none", *[f"{guess:.1f}"] * len(levels)])
+    shares = {
+        str(depth): [recovered_share(known, hidden, depth, level, noise_key) for level in levels]
+        for depth in range(model.sizes.encoder_blocks + 1)
+    }
+    guess = float(np.mean(hidden.tokens == np.bincount(known.tokens).argmax()))
+    shares["none"] = [guess] * len(levels)
+    if given.out:
+        found = {"tokens": len(hidden.tokens), "noise": levels, "shares": shares}
+        write_json(Path(given.out), found)
+    rows = [[name, *(f"{100 * share:.1f}" for share in own)] for name, own in shares.items()]
     headings = ("blocks before", *(f"noise {level:g}" for level in levels))
     title = f"Tokens named, % of {len(hidden.tokens)}"
     console_for_tables(_WIDTH).print(make_table(headings, rows, title=title))

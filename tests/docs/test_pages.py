@@ -13,7 +13,9 @@ from collapipe_jax.runs.config.files import read_config
 from collapipe_jax.runs.config.named import NAMED
 
 PAGES = sorted(
-    str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    str(page.relative_to(ROOT))
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    if page.parent.name != "templates"
 )
 
 

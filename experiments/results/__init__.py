@@ -1,0 +1,1 @@
+"""What was measured, as data, and how it is measured again."""
