@@ -47,6 +47,7 @@ _EXTRAS = {
     **dict.fromkeys(("sklearn", "requests", "urllib3"), "train"),
     "matplotlib": "figures",
     "tensorboardX": "tensorboard",
+    **{name: name for name in ("wandb", "trackio")},
     "submitit": "cluster",
     "dp_accounting": "privacy",
 }

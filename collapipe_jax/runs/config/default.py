@@ -10,6 +10,7 @@ import jax
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
+from collapipe_jax.core.trackers import NO_TRACKER, TRACKERS
 from collapipe_jax.edge.control.queues import EffectiveQueueParams
 from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.problem import SecureExchange, Signalling, SwitchingParams
@@ -30,7 +31,12 @@ KEYS: dict[str, Any] = {
     **section(
         seed=key(0, "seed of everything random that has no seed of its own"),
         checkpoint_every_rounds=key(30, "rounds from checkpoint to checkpoint", "> 0"),
-        tensorboard=key(False, "write metrics of every round for TensorBoard, too"),
+        tracker=key(
+            NO_TRACKER,
+            "where the metrics of every round go besides the workdir",
+            choices=TRACKERS,
+            own=True,
+        ),
     ),
     "network": section(
         TopologyParams,

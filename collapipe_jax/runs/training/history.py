@@ -232,30 +232,3 @@ def log_speed(folder: Path, done: int, rounds: int, seconds: float, tokens: int)
         "device": jax.devices()[0].device_kind,
     }
     append_line(folder / _SPEED, json.dumps(row, allow_nan=False) + "\n")
-
-
-class TensorBoard:
-    """Scalars of every round in ``tensorboard/`` of a workdir (extra ``tensorboard``).
-
-    Args:
-      folder: workdir of a run.
-      done: rounds so far; what an interrupted run wrote after them is hidden.
-    """
-
-    def __init__(self, folder: Path, done: int):
-        from tensorboardX import SummaryWriter
-
-        path = str(folder / "tensorboard")
-        self._writer: Any = SummaryWriter(path, purge_step=done if done else None)
-
-    def add(self, metrics: Metrics) -> None:
-        """Write the finite numbers of a round, and means of its arrays."""
-        step = int(metrics["round"])
-        for name, values in metrics.items():
-            mean = float(np.mean(values))
-            if name != "round" and np.isfinite(mean):
-                self._writer.add_scalar(name, mean, step)
-
-    def close(self) -> None:
-        """Write what is still in memory."""
-        self._writer.close()

@@ -25,6 +25,7 @@ from collapipe_jax.core.files import (
     write_sealed,
     write_text,
 )
+from collapipe_jax.core.trackers import Tracker, find_tracker, finite_means
 from collapipe_jax.edge.environment import SystemState
 from collapipe_jax.learning.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.learning.federated.learner import LearningReport
@@ -41,7 +42,6 @@ from collapipe_jax.runs.results.workdir import added_rounds, make_workdir, open_
 from collapipe_jax.runs.training.history import (
     History,
     Metrics,
-    TensorBoard,
     metrics_line,
     round_metrics,
     run_constants,
@@ -173,7 +173,7 @@ class OngoingRun:
             self.constants = run_constants(experiment)
             self._checkpoints = opened.enter_context(Checkpoints(self.folder))
             self._opened = opened.pop_all()
-        self._board: TensorBoard | None = None
+        self._tracker: Tracker | None = None
         self._merit = experiment.task.merit
         self.breakdown = ""
 
@@ -205,9 +205,11 @@ class OngoingRun:
             self.experiment.task.save(self.folder)
 
         hosts.on_first(write)
-        if self.experiment.config["tensorboard"] and hosts.is_first():
-            self._board = TensorBoard(self.folder, self.done)
-            self._opened.callback(self._board.close)
+        config = self.experiment.config
+        make_tracker = find_tracker(config["tracker"])
+        if make_tracker is not None and hosts.is_first():
+            self._tracker = make_tracker(self.folder, self.done, config)
+            self._opened.callback(self._tracker.close)
         return state
 
     @property
@@ -253,8 +255,8 @@ class OngoingRun:
             )
             self.history.append(metrics)
             hosts.on_first(functools.partial(self._log, metrics))
-            if self._board is not None:
-                self._board.add(metrics)
+            if self._tracker is not None:
+                self._tracker.log(finite_means(metrics), step=index)
             if self.breakdown:
                 return
 

@@ -2,15 +2,18 @@
 
 import io
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
 from rich.console import Console
 from support import tiny_run
 
+from collapipe_jax.core.trackers import TensorBoard, find_tracker, finite_means
 from collapipe_jax.learning.models.transformer import TranslationBatch
 from collapipe_jax.runs.config.experiment import build_experiment
-from collapipe_jax.runs.training.history import TensorBoard, count_tokens, log_speed
+from collapipe_jax.runs.training.history import count_tokens, log_speed
 from collapipe_jax.runs.training.loop import train
 
 
@@ -27,11 +30,15 @@ def test_a_line_has_rounds_seconds_and_tokens(tmp_path):
     assert [line["tokens_per_s"] for line in lines] == [250.0, 400.0]
 
 
-def test_tensorboard_gets_finite_numbers_and_means(tmp_path):
-    board = TensorBoard(tmp_path, 0)
+def test_trackers_get_finite_numbers_and_means():
+    metrics = {"round": np.int32(2), "energy_j": np.array([1.0, 3.0]), "score": np.float32(np.nan)}
+    assert finite_means(metrics) == {"energy_j": 2.0}
+
+
+def test_tensorboard_keeps_every_number(tmp_path):
+    board = TensorBoard(tmp_path, 0, {})
     for step in range(3):
-        score = np.float32(7.0 if step == 2 else np.nan)
-        board.add({"round": np.int32(step), "energy_j": np.array([1.0, 3.0]), "score": score})
+        board.log({"energy_j": 2.0} | ({"score": 7.0} if step == 2 else {}), step)
     board.close()
     (path,) = (tmp_path / "tensorboard").iterdir()
     content = path.read_bytes()
@@ -39,10 +46,41 @@ def test_tensorboard_gets_finite_numbers_and_means(tmp_path):
     assert content.count(b"score") == 1
 
 
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_packages_with_runs_get_metrics_and_go_on(tmp_path, monkeypatch, name):
+    """A stand-in for the package, as it needs a network or a server."""
+    calls = []
+
+    class Run:
+        def log(self, values, step):
+            calls.append(("log", values, step))
+
+        def finish(self):
+            calls.append(("finish",))
+
+    def init(**settings):
+        calls.append(("init", settings))
+        return Run()
+
+    monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(init=init))
+    make = find_tracker(name)
+    assert make is not None
+    for done in (0, 1):
+        tracker = make(tmp_path, done, {"seed": 3})
+        tracker.log({"loss": 0.5}, step=done)
+        tracker.close()
+    settings = [call[1] for call in calls if call[0] == "init"]
+    assert settings[0] == settings[1]
+    assert settings[0]["name"] == tmp_path.name
+    assert settings[0]["resume"] == "allow"
+    assert [call[2] for call in calls if call[0] == "log"] == [0, 1]
+    assert calls[-1] == ("finish",)
+
+
 @pytest.mark.slow
 def test_a_run_writes_both_and_resumes(tmp_path):
     config = tiny_run.get_config()
-    config.tensorboard = True
+    config.tracker = "tensorboard"
     experiment = build_experiment(config)
     train(experiment, tmp_path, console=Console(file=io.StringIO()))
     lines = [json.loads(line) for line in (tmp_path / "speed.jsonl").read_text().splitlines()]
