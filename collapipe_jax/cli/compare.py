@@ -27,6 +27,7 @@ from collapipe_jax.runs.studies.montecarlo import policy_options
 from collapipe_jax.runs.studies.sweep_records import read_comparisons
 
 _WIDTH = 100
+_LIMITS = ("memory", "server_memory", "networks_over_energy", "divergence")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -75,8 +76,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
             policy["energy_j"]["median"],
         )
         texts = map(number_text, numbers)
-        shares = (broken[key] for key in ("memory", "networks_over_energy", "divergence"))
-        over = "/".join(f"{100 * share:.0f}" for share in shares)
+        over = "/".join(f"{100 * broken[key]:.0f}" for key in _LIMITS)
         part = f"{100 * policy['participation']['mean']:.0f}"
         latency, mean = median_text(policy["latency_s"]), number_text(policy["latency_s"]["mean"])
         blocks = number_text(policy["blocks"]["median"])
@@ -93,8 +93,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         "what a round at the divergence target descends, by the bound. Memory of the fullest "
         "device, energy of all nodes a round. Blocks: of a device or client that takes part; of "
         "splitfed the cut. Part: clusters or clients that take part. Over: share of "
-        "rounds over a device's memory, of networks over a node's mean energy, and of networks "
-        "over their mean divergence. Keeps: networks in which it keeps all three limits; wins: in "
+        "rounds over a device's memory, of rounds over the edge server's, of networks over a "
+        "node's mean energy, and of networks over their mean divergence. Keeps: networks in which "
+        "it keeps all limits; wins: in "
         "which it is the fastest that does. "
         f"{summary['realisations_left_out']} networks that can run no round are left out.",
         **COMPACT,

@@ -135,7 +135,7 @@ def test_a_cost_is_written_key_by_key_with_nulls_where_a_message_breaks(files, t
         ["memory", "links"],
         [1],
     )
-    assert len(cost) == 12
+    assert len(cost) == 13
 
 
 def test_an_energy_coefficient_below_single_precision_survives(files, tmp_path):

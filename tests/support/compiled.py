@@ -16,4 +16,6 @@ vanilla_fl = _whole(client_policies.vanilla_fl)
 selected_fl = _whole(client_policies.selected_fl)
 control_unit_fl = _whole(client_policies.control_unit_fl)
 hierarchical_fl = _whole(client_policies.hierarchical_fl)
-splitfed = jax.jit(client_policies.splitfed, static_argnames=("cut", "shares", "split"))
+splitfed = jax.jit(
+    client_policies.splitfed, static_argnames=("cut", "client_micro_batches", "shares", "split")
+)

@@ -20,6 +20,7 @@ NUMBERS = (
     "divergence",
     "loss_probability",
     "memory_bytes",
+    "server_memory_bytes",
     "objective",
 )
 """Entries of a cost that are real numbers."""
@@ -61,6 +62,18 @@ def device_memory_bytes(network, decision, n) -> list[float]:
         per_block = work["block_static_bytes"] + in_flight * per_micro * work["block_kept_bytes"]
         memory[k - 1] = segments[k - 1] * per_block + per_micro * work["block_working_bytes"]
     return memory
+
+
+def server_memory_bytes(network, decision) -> float:
+    """(53), of a pipeline whose decoder takes no room."""
+    work, total = network["workload"], 0.0
+    blocks = work.get("server_blocks", 0)
+    for n in range(network["clusters"]):
+        if blocks and active_chain(decision["segments"][n]):
+            per_micro = work["batch"] / decision["micro_batches"][n]
+            total += per_micro * blocks * work["block_kept_bytes"]
+            total += per_micro * work["block_working_bytes"]
+    return total + blocks * work["block_static_bytes"]
 
 
 def computing_s(network, decision, n) -> tuple[float, dict[int, float], float]:
@@ -381,6 +394,7 @@ def reference_cost(network, decision) -> dict:
         "divergence": divergence,
         "loss_probability": np.array([-math.expm1(-one["hazard"]) for one in each]),
         "memory_bytes": np.array([one["memory_bytes"] for one in each]),
+        "server_memory_bytes": server_memory_bytes(network, decision),
         "objective": objective,
         "absent": np.array([one["absent"] for one in each]),
     }
@@ -407,6 +421,9 @@ def reference_violations(network, decision) -> set[str]:
     """Names of the constraints a decision violates."""
     work, radio, broken = network["workload"], network["radio"], set()
     memory = reference_cost(network, decision)["memory_bytes"]
+    limit = network["compute"].get("es_memory_bytes", 0.0)
+    if limit and server_memory_bytes(network, decision) > limit * (1 + TOLERANCE):
+        broken.add("server_memory")
     if sum(decision["d2e_share"]) > 1 + TOLERANCE:
         broken.add("d2e_share")
     for n in range(network["clusters"]):

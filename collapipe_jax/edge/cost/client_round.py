@@ -9,16 +9,21 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.computing import block_bytes, product_or_zero, server_work
+from collapipe_jax.edge.cost.computing import (
+    block_bytes,
+    product_or_zero,
+    server_memory_bytes,
+    server_work,
+)
 from collapipe_jax.edge.cost.convergence import (
     ClusterDivergence,
     cluster_divergence,
     participating_weight,
 )
-from collapipe_jax.edge.cost.decision import ClientDecision
+from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision
 from collapipe_jax.edge.cost.fixed_partition import interference_gain
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.link_quality import d2e_hazard, interference_w
@@ -166,6 +171,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
         energy_j=energy_j,
         memory_bytes=memory_bytes,
         control_unit_memory_bytes=own_bytes,
+        server_memory_bytes=clients_at_server_bytes(problem.workload, decision),
         loss_probability=loss_probability(hazard),
         divergence=jnp.sum(divergence),
         objective=round_objective(costs, round_s, drift),
@@ -234,36 +240,83 @@ def _with_exchange(
 def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> ClientTimes:
     """Times of every client without the hop over a control unit."""
     work, samples = problem.workload, decision.samples
-    messages_s = jnp.zeros(samples.shape)
-    if not decision.whole_model:
-        up_bits, down_bits = samples * work.uplink_bits, samples * work.activation_bits
-        messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
-        messages_s = messages_s + 2 * problem.compute.link_overhead_s
+    step = _step_times(problem, decision, links)
     added = _additions(problem, decision)
     up_bits = client_update_bits(work, decision) + added.upload_bits
     upload_s = up_bits * links.uplink_bit_s + added.upload_s
     times = ClientTimes(
         download_s=_download_s(problem, decision, links),
-        computing_s=work.local_steps * _step_s(problem, decision),
-        messages_s=work.local_steps * messages_s,
+        computing_s=work.local_steps * step.computing_s,
+        messages_s=work.local_steps * step.messages_s,
         upload_s=upload_s,
     )
     return jax.tree.map(lambda time_s: jnp.where(samples > 0, time_s, 0.0), times)
 
 
-def _step_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
-    """Computing of a local step, on the client and on the edge server for it."""
+class _StepTimes(NamedTuple):
+    """Times of a local step."""
+
+    computing_s: _PerClient  # without messages
+    messages_s: _PerClient  # what they add
+
+
+class _StepStages(NamedTuple):
+    """Stages of a local step of a split model, each for all micro-batches of a client."""
+
+    device_s: _PerClient  # both passes
+    uplink_s: Broadcast
+    server_s: _PerClient  # both passes
+    downlink_s: Broadcast
+
+
+def _step_times(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> _StepTimes:
+    """A local step on the client, on its links and on the edge server for it."""
     work, compute, samples = problem.workload, problem.compute, decision.samples
     passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
-    pieces = jnp.minimum(decision.accumulation, samples)
-    step_s = samples * _client_flops(work, decision) / by_client(compute.flops_per_s, decision)
-    step_s = step_s + pieces * passes * compute.block_overhead_s
+    count = client_micro_batches(decision)
+    pieces = jnp.minimum(decision.accumulation, samples) if decision.whole_model else count
+    device_s = samples * _client_flops(work, decision) / by_client(compute.flops_per_s, decision)
+    device_s = device_s + pieces * passes * compute.block_overhead_s
     if decision.whole_model:
-        return step_s
+        return _StepTimes(device_s, jnp.zeros(samples.shape))
     behind, clients = work.blocks - decision.client_blocks, jnp.sum(samples > 0)
     server = server_work(work, behind)
-    step_s = step_s + clients * samples * server.flops / compute.es_flops_per_s
-    return step_s + server.passes * compute.block_overhead_s
+    server_s = clients * samples * server.flops / compute.es_flops_per_s
+    launches_s = count * server.passes * compute.block_overhead_s
+    up_s = samples * work.uplink_bits * links.uplink_bit_s
+    down_s = samples * work.activation_bits * links.downlink_bit_s
+    sent_s = count * compute.link_overhead_s
+    stages = _StepStages(device_s, up_s + sent_s, server_s + launches_s, down_s + sent_s)
+    alone = stages._replace(uplink_s=0.0, downlink_s=0.0)
+    both_saved_s, alone_saved_s = (
+        _overlap_s(each, work.backward_ratio, count) for each in (stages, alone)
+    )
+    return _StepTimes(
+        computing_s=device_s + server_s + launches_s - alone_saved_s,
+        messages_s=up_s + down_s + 2 * sent_s - (both_saved_s - alone_saved_s),
+    )
+
+
+def _overlap_s(
+    stages: _StepStages, backward_ratio: Array, micro_batches: Int[Array, "N K"]
+) -> _PerClient:
+    """Time that micro-batches save since they pass through the stages at once.
+
+    Nothing is saved over a dead link. Source: docs/system-model.md (52).
+    """
+    total_s = functools.reduce(operator.add, stages)
+    behind_s = total_s - stages.device_s
+    forward_s = stages.device_s / (1.0 + backward_ratio)
+    passes_s = forward_s, backward_ratio * forward_s, *stages[1:]
+    longest_s = functools.reduce(jnp.maximum, passes_s)
+    saved_s = jnp.minimum(behind_s, (1.0 - 1.0 / micro_batches) * (total_s - longest_s))
+    return jnp.where(jnp.isfinite(total_s), saved_s, 0.0)
+
+
+def client_micro_batches(decision: ClientDecision) -> Int[Array, "N C"]:
+    """Micro-batches of every client's part: of a sample or more, and one of whole models."""
+    most = 1 if decision.whole_model else decision.micro_batches
+    return jnp.clip(decision.samples, 1, most)
 
 
 def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
@@ -365,34 +418,51 @@ def _received_s(
 
 
 def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:
-    """Memory of every client, which keeps the activations of one piece of its part."""
+    """Memory of every client, which keeps the activations of one piece of its part.
+
+    Of a split model it keeps those of all micro-batches, and works on one at a time.
+    """
     ends, blocks = model_ends(work), decision.client_blocks
     piece = -(-decision.samples // decision.accumulation)
+    at_once = -(-piece // client_micro_batches(decision))
     memory = blocks * block_bytes(work, piece)
-    memory = memory + jnp.where(blocks > 0, piece * work.block_working_bytes, 0.0)
+    memory = memory + jnp.where(blocks > 0, at_once * work.block_working_bytes, 0.0)
     memory = memory + ends.embedding_static_bytes
     if decision.whole_model:
         memory = memory + ends.decoder_static_bytes
     return jnp.where(decision.samples > 0, memory, 0.0)
 
 
+def clients_at_server_bytes(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+    """Memory of the edge server, which trains a copy of its part for every client.
+
+    It keeps a micro-batch of each. With whole models it trains nothing.
+    """
+    if decision.whole_model:
+        return jnp.zeros(())
+    at_once = -(-decision.samples // client_micro_batches(decision))
+    behind, copies = work.blocks - decision.client_blocks, jnp.sum(decision.samples > 0)
+    return server_memory_bytes(work, behind, copies, jnp.sum(at_once))
+
+
 def _client_hazard(
     problem: RoundProblem, decision: ClientDecision, links: ClientLinks
 ) -> _PerClient:
-    """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and its downlink."""
+    """Hazard ``Lambda_k`` of a client's micro-batch: its uplink and its downlink."""
     if decision.whole_model:
         return jnp.zeros(decision.samples.shape)
-    hazard = d2e_hazard(problem, decision.samples, links.uplink_sinr, links.downlink_sinr)
+    samples = decision.samples / client_micro_batches(decision)
+    hazard = d2e_hazard(problem, samples, links.uplink_sinr, links.downlink_sinr)
     return jnp.where(decision.samples > 0, hazard, 0.0)
 
 
 def client_divergence(problem: RoundProblem, decision: ClientDecision) -> ClusterDivergence:
-    """Divergence of every client by its losses, of weight ``w_n B_k / B`` and ``M = 1``."""
+    """Divergence of every client by its losses, of weight ``w_n B_k / B``."""
     participates = jnp.any(decision.samples > 0, axis=1)
     weight = participating_weight(problem.learning.cluster_weight, participates)
     weight = weight[:, None] * decision.samples / problem.workload.batch
     batch = jnp.maximum(decision.samples, 1)
-    return cluster_divergence(problem.learning, weight, batch, 1)
+    return cluster_divergence(problem.learning, weight, batch, client_micro_batches(decision))
 
 
 def _slowest_parts(times: ClientTimes, latency_s: _PerClient, exchange: _Exchange) -> LatencyParts:

@@ -129,7 +129,7 @@ def idle_energy_j(compute: Compute, latency_s: Float[Array, ""]) -> Float[Array,
     return product_or_zero(compute.node_idle_power_w, latency_s)
 
 
-# Memory of devices and control units, docs/system-model.md (15).
+# Memory of devices, control units and the edge server, docs/system-model.md (15).
 
 
 def block_bytes(workload: Workload, samples: Num[ArrayLike, "..."]) -> Float[ArrayLike, "..."]:
@@ -175,6 +175,35 @@ def embedding_memory_bytes(workload: Workload, segments: Num[Array, "N K"]) -> F
     trains = jnp.any(segments > 0, axis=1)
     ends = workload.ends
     return jnp.where(trains, 0.0 if ends is None else ends.embedding_static_bytes, 0.0)
+
+
+def server_memory_bytes(
+    workload: Workload, blocks: Num[Array, ""] | int, copies: Num[Array, ""], samples: Array
+) -> Float[Array, ""]:
+    """Memory of an edge server that trains the last blocks and the decoder.
+
+    Args:
+      workload: whose decoder takes no room if it names no sizes.
+      blocks: at the server.
+      copies: of blocks and decoder.
+      samples: whose activations it keeps at once.
+
+    Source: docs/system-model.md (53).
+    """
+    ends = workload.ends
+    decoder_bytes = 0.0 if ends is None else ends.decoder_static_bytes
+    static_bytes = blocks * workload.block_static_bytes + decoder_bytes
+    working_bytes = jnp.where(jnp.asarray(blocks) > 0, workload.block_working_bytes, 0.0)
+    return copies * static_bytes + samples * (blocks * workload.block_kept_bytes + working_bytes)
+
+
+def clusters_at_server_bytes(
+    workload: Workload, segments: Num[Array, "N K"], micro_batches: Num[Array, " N"]
+) -> Float[Array, ""]:
+    """Memory of the edge server of pipelines: one copy, and a micro-batch of every cluster."""
+    takes_part = jnp.any(segments > 0, axis=1)
+    samples = jnp.sum(jnp.where(takes_part, workload.batch / micro_batches, 0.0))
+    return server_memory_bytes(workload, workload.server_blocks, jnp.ones(()), samples)
 
 
 def block_capacity(

@@ -124,6 +124,13 @@ class ClientDecision(Struct):
         whole=True,
         default=1,
     )
+    micro_batches: Array = positive(
+        "micro-batches of a client's part of a split model, as far as it has samples; they are "
+        "sent one by one",
+        "M",
+        whole=True,
+        default=1,
+    )
     d2e_share: Array = quantity("a sender's share of the D2E band", shape="NK")
     d2e_power_w: Array = quantity("of a sender; of no effect on one that is left out", shape="NK")
     whole_model: bool = quantity(

@@ -5,7 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from collapipe_jax.edge.cost.client_round import evaluate_clients
-from collapipe_jax.edge.cost.computing import device_memory_bytes, idle_energy_j
+from collapipe_jax.edge.cost.computing import (
+    clusters_at_server_bytes,
+    device_memory_bytes,
+    idle_energy_j,
+)
 from collapipe_jax.edge.cost.decision import (
     ClientDecision,
     Decision,
@@ -78,6 +82,9 @@ def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
         flows=_flows(fixed, terms.air, problem.workload.backward_ratio),
         energy_j=jnp.swapaxes(energy_j, 0, 1),
         memory_bytes=device_memory_bytes(
+            problem.workload, decision.segments, decision.micro_batches
+        ),
+        server_memory_bytes=clusters_at_server_bytes(
             problem.workload, decision.segments, decision.micro_batches
         ),
         loss_probability=loss_probability(hazard),

@@ -6,9 +6,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from collapipe_jax.edge.cost.chain import chain_of
-from collapipe_jax.edge.cost.client_round import client_memory_bytes, sends
+from collapipe_jax.edge.cost.client_round import (
+    client_memory_bytes,
+    clients_at_server_bytes,
+    sends,
+)
 from collapipe_jax.edge.cost.computing import (
     block_capacity,
+    clusters_at_server_bytes,
     device_memory_bytes,
     embedding_memory_bytes,
 )
@@ -99,8 +104,8 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
 
     Returns:
       A boolean scalar by name: ``segments``, ``micro_batches``, ``d2d_share``, ``d2d_power``,
-      ``d2e_share``, ``d2e_power``, ``memory`` and ``gateway``; of a data-parallel one ``samples``,
-      ``d2e_share``, ``d2e_power`` and ``memory``.
+      ``d2e_share``, ``d2e_power``, ``memory``, ``server_memory`` and ``gateway``; of a
+      data-parallel one ``samples``, ``d2e_share``, ``d2e_power``, ``memory`` and ``server_memory``.
 
     Example:
       >>> import jax
@@ -134,6 +139,7 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
         | jnp.any(participates & (decision.d2e_share <= 0)),
         "d2e_power": jnp.any(participates & _unable(decision.d2e_power_w, radio.d2e_power_max_w)),
         "memory": lacks_memory | jnp.any(_outside(own_bytes, own_limit_bytes)),
+        "server_memory": server_load(problem, decision) > 1.0 + TOLERANCE,
         "gateway": jnp.any(participates & ~_has_gateway(problem, routes)),
     }
 
@@ -146,6 +152,16 @@ def _has_gateway(problem: RoundProblem, routes: Routes | None) -> Bool[Array, " 
     is_there = jnp.concatenate([jnp.ones_like(is_there[:, :1]), is_there], axis=1)
     nodes = jnp.arange(problem.devices + 1)[None]
     return jnp.any(is_there & (nodes == routes.gateway[:, None]), axis=1)
+
+
+def server_load(problem: RoundProblem, decision: Decision | ClientDecision) -> Float[Array, ""]:
+    """Part of the edge server's memory that a decision takes, 0 without a limit."""
+    work, limit_bytes = problem.workload, problem.compute.es_memory_bytes
+    if isinstance(decision, ClientDecision):
+        needed_bytes = clients_at_server_bytes(work, decision)
+    else:
+        needed_bytes = clusters_at_server_bytes(work, decision.segments, decision.micro_batches)
+    return jnp.where(limit_bytes > 0, needed_bytes / jnp.maximum(limit_bytes, 1.0), 0.0)
 
 
 def _own_limit_bytes(problem: RoundProblem) -> Float[Array, " N"]:
@@ -176,6 +192,7 @@ def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flag
         | jnp.any(sends(decision) & (decision.d2e_share <= 0)),
         "d2e_power": jnp.any(sends(decision) & _unable(decision.d2e_power_w, power_limit_w)),
         "memory": jnp.any(_outside(memory_bytes, limit_bytes)),
+        "server_memory": server_load(problem, decision) > 1.0 + TOLERANCE,
     }
 
 

@@ -54,6 +54,7 @@ class RoundCost(Struct):
     control_unit_memory_bytes: Array | None = part(
         "memory that control units need as clients, ``[N]``, if they are", default=None
     )
+    server_memory_bytes: Array = quantity("memory that the edge server needs (53)", "mem_{ES}")
     loss_probability: Array = quantity(
         "probability that a micro-batch is lost (7); of client policies for every client, [N, K]",
         "P_n",

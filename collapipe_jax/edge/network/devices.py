@@ -73,6 +73,14 @@ class Compute(Struct):
     es_flops_per_s: Array = positive(
         "speed of the edge server, shared equally by the clusters", "F_{ES}", **_SPEED
     )
+    es_memory_bytes: Array | float = quantity(
+        "memory of the edge server for training; 0 is no limit",
+        "Mem_{ES}",
+        missing=0.0,
+        default=0.0,
+        plausible=">= 1e6",
+        slip="In MB or GB? Give bytes",
+    )
     block_overhead_s: Array = quantity("time to launch a block on a micro-batch", "o_B")
     link_overhead_s: Array = quantity("time to start a message", "o_L")
     idle_power_w: Array = quantity(
@@ -117,6 +125,7 @@ class DeviceParams(Struct):
     )
     memory_share: Array = quantity("share of memory that training may use", bounds="> 0 and <= 1")
     es_flops_per_s: Array = same(Compute, "es_flops_per_s")
+    es_memory_bytes: Array = same(Compute, "es_memory_bytes")
     block_overhead_s: Array = same(Compute, "block_overhead_s")
     link_overhead_s: Array = same(Compute, "link_overhead_s")
     idle_power_w: Array = same(Compute, "idle_power_w")
@@ -141,6 +150,7 @@ def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devic
         memory_bytes=params.memory_share * memory[kind[:, 1:]],
         control_unit_memory_bytes=params.memory_share * memory[kind[:, 0]],
         es_flops_per_s=jnp.asarray(params.es_flops_per_s),
+        es_memory_bytes=jnp.asarray(params.es_memory_bytes),
         block_overhead_s=jnp.asarray(params.block_overhead_s),
         link_overhead_s=jnp.asarray(params.link_overhead_s),
         idle_power_w=jnp.asarray(params.idle_power_w),

@@ -24,7 +24,7 @@ from collapipe_jax.edge.cost.client_round import (
 from collapipe_jax.edge.cost.computing import block_capacity
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.feasibility import client_limit_bytes
+from collapipe_jax.edge.cost.feasibility import client_limit_bytes, server_load
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import ClientTimes
 from collapipe_jax.edge.policies.client_shares import (
@@ -43,8 +43,11 @@ _Build = Callable[[Bool[Array, "N C"]], ClientDecision]
 _POSITIVE = range(1, 2**31)
 _CUTS = ("half", "best")
 """Rules for the cut of a split model."""
+_ROUGH_HALVINGS = 14
+"""To rank cuts and micro-batches: times to under a percent, in a quarter of the work."""
 BEST = "best"
-"""The fewest pieces that fit memory; the number of clients that keeps limits and ends first."""
+"""The fewest pieces that fit memory; the number of clients, or of micro-batches, or the cut that
+keeps limits and ends first."""
 
 
 class ClientOptions(NamedTuple):
@@ -55,6 +58,7 @@ class ClientOptions(NamedTuple):
     accumulation: int | str = BEST  # pieces of a part, of whole models
     broadcast: bool = True  # parameters come down to all clients in one transmission
     deadline: float = 0.0  # of a client, in reference latencies; 0 is off
+    halvings: int | None = None  # no key: of :func:`min_max_shares`
 
 
 def vanilla_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
@@ -94,7 +98,7 @@ def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any
     numbers = jnp.arange(1, problem.devices + 1) if number == BEST else jnp.array([number])
     decisions = jax.tree.map(jnp.concatenate, jax.vmap(decide)(numbers))
     load, latency_s = jax.vmap(lambda each: _load_and_latency(problem, each))(decisions)
-    best = jnp.argmin(_by_limits(jnp.max(load, axis=(1, 2)), jnp.max(latency_s, axis=(1, 2))))
+    best = _best_of(jnp.max(load, axis=(1, 2)), jnp.max(latency_s, axis=(1, 2)))
     return jax.tree.map(lambda leaf: leaf[best], decisions)
 
 
@@ -121,7 +125,12 @@ def hierarchical_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
     return _whole_models(problem, "hierarchical", ClientOptions(**options))
 
 
-def splitfed(problem: RoundProblem, cut: str = "half", **options: Any) -> ClientDecision:
+def splitfed(
+    problem: RoundProblem,
+    cut: str = "half",
+    client_micro_batches: int | str = BEST,
+    **options: Any,
+) -> ClientDecision:
     """Split federated learning (Thapa et al. 2004.12088): the first blocks on every device.
 
     They are at most as many as fit the smallest participating device. Where none fits,
@@ -130,39 +139,51 @@ def splitfed(problem: RoundProblem, cut: str = "half", **options: Any) -> Client
 
     Args:
       problem: of the round.
-      cut: blocks on a device; ``half`` of them; or ``best``, with the least latency.
+      cut: blocks on a device; ``half`` of them; or ``best``, with the least latency of all that
+        the edge server has room for.
+      client_micro_batches: most micro-batches of a client's part, pipelined as by Liu et al.
+        2511.23167; or ``best``, as of the cut.
       **options: those of :class:`ClientOptions`; clients of split models do not accumulate.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder, or there is no
-        such cut.
+        such cut or number.
     """
     own = ClientOptions(**options)._replace(accumulation=1)
     work, there = problem.workload, _available(problem, "devices")
 
-    def build_at(cut: Array, available: Bool[Array, "N K"]) -> ClientDecision:
+    def build_at(cut: Array, count: Array, available: Bool[Array, "N K"]) -> ClientDecision:
         samples = even_parts(work.batch, available)
-        blocks = jnp.minimum(cut, _client_capacity(problem, samples))
+        blocks = jnp.minimum(cut, _client_capacity(problem, samples, count))
         return _at_full_power(
             problem,
             samples=samples,
             client_blocks=blocks,
+            micro_batches=count,
             whole_model=False,
             broadcast=own.broadcast,
         )
 
-    def decide(cut: Array, deadline: float) -> ClientDecision:
-        build = functools.partial(build_at, cut)
-        return _finish(problem, build(in_time(problem, build, there, deadline)), own)
+    def decide(cut: Array, count: Array, own: ClientOptions) -> ClientDecision:
+        build = functools.partial(build_at, cut, count)
+        return _finish(problem, build(in_time(problem, build, there, own.deadline)), own)
 
-    def latency_s(cut: Array) -> Array:
-        return jnp.max(client_latency_s(problem, decide(cut, 0.0)))
+    def load_and_latency(cut: Array, count: Array) -> tuple[Array, Array]:
+        halvings = _ROUGH_HALVINGS if number == BEST else None
+        decision = decide(cut, count, own._replace(deadline=0.0, halvings=halvings))
+        latency_s = jnp.max(client_latency_s(problem, decision))
+        return server_load(problem, decision), latency_s
 
-    wanted = find_cut(cut, work.blocks)
-    if wanted == BEST:
+    wanted, counts = find_cut(cut, work.blocks), work.micro_batch_choices
+    number = find_count("policy.client_micro_batches", client_micro_batches, _POSITIVE)
+    cuts = jnp.arange(work.blocks + 1) if wanted == BEST else jnp.array([wanted])
+    counts = counts if number == BEST else jnp.array([number])
+    cuts, counts = (each.ravel() for each in jnp.meshgrid(cuts, counts, indexing="ij"))
+    if len(cuts) > 1:
         # A cut above what memory holds is that one again, and the first of equals is taken.
-        wanted = jnp.argmin(jax.vmap(latency_s)(jnp.arange(work.blocks + 1)))
-    return decide(jnp.int32(wanted), own.deadline)
+        best = _best_of(*jax.vmap(load_and_latency)(cuts, counts))
+        cuts, counts = cuts[best], counts[best]
+    return decide(cuts.reshape(()), counts.reshape(()), own)
 
 
 def _available(problem: RoundProblem, tier: str) -> Bool[Array, "N C"]:
@@ -283,7 +304,8 @@ def _with_shares(
         most = 1.0
     else:
         most = reliable_shares(problem, decision)
-    return decision.replace(d2e_share=min_max_shares(latency_s, used, most))
+    share = min_max_shares(latency_s, used, most, options.halvings)
+    return decision.replace(d2e_share=share)
 
 
 # Selection of clients.
@@ -325,6 +347,12 @@ def _by_limits(load: Array, latency_s: Array) -> Array:
     return jnp.where(load <= 1.0, latency_s / (1.0 + latency_s), 1.0 + load)
 
 
+def _best_of(load: Float[Array, " any"], latency_s: Float[Array, " any"]) -> Int[Array, ""]:
+    """The fastest that keeps limits, or the one that exceeds them least."""
+    keeps = load <= 1.0
+    return jnp.argmin(jnp.where(jnp.any(keeps), jnp.where(keeps, latency_s, jnp.inf), load))
+
+
 def find_cut(cut: str, blocks: int) -> int | str:
     """Blocks on a client, or ``best``.
 
@@ -353,13 +381,16 @@ def find_count(
     raise InputError(key, value, "no such rule", remedy)
 
 
-def _client_capacity(problem: RoundProblem, samples: Int[Array, "N K"]) -> Int[Array, ""]:
+def _client_capacity(
+    problem: RoundProblem, samples: Int[Array, "N K"], micro_batches: Array
+) -> Int[Array, ""]:
     """Most blocks that fit every device with a sample, up to all of them."""
     work = problem.workload
-    largest = jnp.max(samples, axis=1, keepdims=True)
+    largest = jnp.maximum(jnp.max(samples, axis=1, keepdims=True), 1)
+    at_once = -(-largest // jnp.minimum(micro_batches, largest))
     room_bytes = problem.compute.memory_bytes - model_ends(work).embedding_static_bytes
-    own = work.replace(batch=largest, capacity=None, server_blocks=0)
-    fits = block_capacity(own, room_bytes, 1, 1)
+    own = work.replace(batch=largest, capacity=None, server_blocks=0, schedule="gpipe")
+    fits = block_capacity(own, room_bytes, largest / at_once, 1)
     return jnp.min(fits, where=samples > 0, initial=work.blocks)
 
 

@@ -9,7 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from collapipe_jax.edge.cost.client_round import client_divergence, client_links
+from collapipe_jax.edge.cost.client_round import (
+    client_divergence,
+    client_links,
+    client_micro_batches,
+)
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import sinr_at_hazard, transport_block_hazard
@@ -101,6 +105,7 @@ def min_max_shares(
     latency_s: Callable[[_Shares], Float[Array, "N S"]],
     sends: Bool[Array, "N S"],
     most: _Shares | float = 1.0,
+    halvings: int | None = None,
 ) -> _Shares:
     """Shares that minimise the largest latency.
 
@@ -113,12 +118,13 @@ def min_max_shares(
       latency_s: of every sender, from the shares of all; each depends on its own alone.
       sends: who takes part.
       most: largest share of everyone.
+      halvings: of both intervals, as many as numbers have digits by default.
 
     Source: docs/system-model.md (23).
     """
     most = jnp.where(sends, most, 1.0)
     equal = jnp.minimum(equal_shares(sends), most)
-    steps = jnp.finfo(equal.dtype).nmant + 5
+    steps = halvings or jnp.finfo(equal.dtype).nmant + 5
 
     def slowest_s(share: _Shares) -> Float[Array, ""]:
         return jnp.max(jnp.where(sends, latency_s(share), 0.0))
@@ -179,7 +185,7 @@ def fastest_shares(
 def reliable_shares(problem: RoundProblem, decision: ClientDecision) -> _Shares:
     """Largest shares with which split models keep the divergence target.
 
-    A narrower band has a higher SINR. All clients may have the same hazard of a step. Where the
+    A narrower band has a higher SINR. All clients may have the same hazard of a message. Where the
     downlink alone has more, the limit is the equal share.
 
     Source: docs/system-model.md (24).
@@ -189,7 +195,8 @@ def reliable_shares(problem: RoundProblem, decision: ClientDecision) -> _Shares:
     room = problem.control.divergence_target - jnp.sum(bounds.lossless)
     hazard = jnp.log1p(jnp.maximum(room, 0.0) / jnp.sum(bounds.per_excess))
     links = client_links(problem, decision)
-    blocks = jnp.maximum(samples, 1) / radio.transport_block_bits
+    message = jnp.maximum(samples, 1) / client_micro_batches(decision)
+    blocks = message / radio.transport_block_bits
     down = blocks * work.activation_bits * transport_block_hazard(radio, links.downlink_sinr)
     left = (hazard - down) / (blocks * work.uplink_bits)
     least_sinr = sinr_at_hazard(radio, jnp.where(left > 0, left, 1.0))

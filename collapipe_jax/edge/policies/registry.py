@@ -143,7 +143,9 @@ POLICIES: dict[str, PolicyEntry] = {
     "random": PolicyEntry(within_deadline(random_policy), ("deadline",), random=True),
     "vanilla_fl": PolicyEntry(vanilla_fl, _WHOLE_MODELS, by_clients=True),
     "selected_fl": PolicyEntry(selected_fl, ("clients", *_WHOLE_MODELS), by_clients=True),
-    "splitfed": PolicyEntry(splitfed, ("cut", *_SPLIT_MODELS), by_clients=True),
+    "splitfed": PolicyEntry(
+        splitfed, ("cut", "client_micro_batches", *_SPLIT_MODELS), by_clients=True
+    ),
     "control_unit_fl": PolicyEntry(
         control_unit_fl, _WHOLE_MODELS, by_clients=True, by_control_units=True
     ),
@@ -162,6 +164,7 @@ def make_policy(
     best_micro_batches: bool = False,
     decides: Sequence[str] = KNOBS,
     cut: str = "half",
+    client_micro_batches: int | str = BEST,
     shares: str = "min_max",
     split: str = "min_max",
     accumulation: int | str = BEST,
@@ -181,6 +184,7 @@ def make_policy(
       decides: knobs that ``alternating`` optimises; the others are the static pipeline's.
       cut: blocks on a client of ``splitfed``: ``half`` of them, the ``best``, or a number as
         text.
+      client_micro_batches: of a client's part of ``splitfed``, or the ``best``.
       shares: of the D2E band among clients, ``min_max`` or ``equal``.
       split: of a cluster's mini-batch among its clients, ``min_max`` or ``even``.
       accumulation: pieces of a client's part, of whole models; ``best`` are the least that fit.
@@ -212,6 +216,7 @@ def make_policy(
         "best_micro_batches": best_micro_batches,
         "decides": tuple(decides),
         "cut": cut,
+        "client_micro_batches": client_micro_batches,
         "shares": shares,
         "split": split,
         "accumulation": accumulation,

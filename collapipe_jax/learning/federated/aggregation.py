@@ -115,6 +115,7 @@ def sample_example_weights(
     batch_size: int,
     micro_batches: Int[Array, ""] | int,
     loss_probability: Float[Array, ""] | float,
+    count: Int[Array, ""] | int | None = None,
 ) -> Float[Array, " B"]:
     """Weight of every example's loss under one draw of erasures.
 
@@ -129,6 +130,8 @@ def sample_example_weights(
       micro_batches: ``M`` in 1 .. B, an array value. Where it does not divide B, the
         micro-batches differ by one example at most.
       loss_probability: ``P`` in [0, 1], an array value.
+      count: of the examples that are cut, an array value; those behind have any weight. All by
+        default.
 
     Returns:
       ``[B]`` float32. As P approaches 1 survivors weigh up to ``2^23``, the resolution of the
@@ -136,7 +139,8 @@ def sample_example_weights(
       weights are 0.
     """
     probability = jnp.asarray(loss_probability, jnp.float32)
-    micro_batch = jnp.arange(batch_size) * micro_batches // batch_size
+    cut = batch_size if count is None else jnp.maximum(count, 1)
+    micro_batch = jnp.arange(batch_size) * micro_batches // cut
     survives = jax.random.uniform(key, (batch_size,))[micro_batch] >= probability
     scale = 1.0 / jnp.maximum(1.0 - probability, 2.0**-24)
     return jnp.where(survives, scale, 0.0)

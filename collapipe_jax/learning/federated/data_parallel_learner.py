@@ -45,9 +45,10 @@ class ClientsOutcome(NamedTuple):
     # ``B_k [N, K]`` int32, each client's part of its cluster's mini-batch; a client with 0 does not
     # participate
     samples: Array
-    loss_probability: Array  # ``P_k [N, K]``, of a client's one message a step and its answer
+    loss_probability: Array  # ``P_k [N, K]``, of a client's message and its answer
     # Encoder blocks of every client, of split models alone: the other ones are the server's
     client_blocks: Array | None = None
+    micro_batches: Array | int = 1  # most of a client's part, each a message of its own
 
 
 @struct.dataclass(kw_only=True)
@@ -56,7 +57,7 @@ class DataParallelLearner:
 
     The clients of a cluster share its mini-batch in order: device k takes the ``B_k``
     examples behind those of the devices before it. It descends the loss per token of its
-    part, with the erasure weights of docs/system-model.md, section 4, for one micro-batch.
+    part, with the erasure weights of docs/system-model.md, section 4, for its micro-batches.
     Whole models are averaged with weights ``w_n B_k / sum_j B_j`` (section 6), ``w_n``
     rescaled over the clusters with any sample. A client without a sample, or of a cluster of
     weight 0, contributes nothing and keeps its optimisers' state; without any participant
@@ -91,7 +92,9 @@ class DataParallelLearner:
         rules, blocks = self.rules, None
         if rules.secure_aggregation is not None or rules.update_quantiser is not None:
             blocks = None if decision.whole_model else decision.client_blocks
-        return ClientsOutcome(decision.samples, cost.loss_probability, blocks)
+        return ClientsOutcome(
+            decision.samples, cost.loss_probability, blocks, decision.micro_batches
+        )
 
     @jax.jit
     def round(
@@ -106,16 +109,21 @@ class DataParallelLearner:
         batch_size, samples = jax.tree.leaves(batches)[0].shape[2], outcome.samples
         shares = _client_shares(self.cluster_weight, samples)
         ids, counted = _client_rows(samples, batch_size, self.max_samples)
-        loss_probability = outcome.loss_probability.reshape(-1)
+        loss_probability, held = outcome.loss_probability.reshape(-1), samples.reshape(-1)
+        micro_batches = jnp.clip(held, 1, outcome.micro_batches)
 
         def gradients_of(
             clients: Params, decoder: None, base: Params, batch: Batch, step_key: Array
         ) -> StepGradients:
             erasure_key, dropout_key, noise_key = jax.random.split(step_key, 3)
-            # One message a step: its examples share one weight, whatever their number.
-            survival = jax.vmap(sample_example_weights, in_axes=(0, None, None, 0))(
-                jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
-            )[:, 0]
+            # Examples of a message share one weight.
+            survival = jax.vmap(sample_example_weights, in_axes=(0, None, 0, 0, 0))(
+                jax.random.split(erasure_key, shares.size),
+                self.max_samples,
+                micro_batches,
+                loss_probability,
+                held,
+            )
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
             own = spread(own, (COPY, EXAMPLE))
             if self.rules.example_privacy is None:
@@ -131,8 +139,9 @@ class DataParallelLearner:
                     lambda each: self._private_gradient(base, dropout_key, *each),
                     (clients, own, ids, counted, survival, keys),
                 )
-            count = jnp.where(shares > 0.0, counted.sum(1), 0)
-            erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
+            examples = counted & (shares > 0.0)[:, None]
+            erased = jnp.sum(examples & (survival == 0.0))
+            erased_fraction = erased / jnp.maximum(examples.sum(), 1)
             return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
 
         rows_read = jax.tree.map(
@@ -195,19 +204,20 @@ class DataParallelLearner:
     ) -> tuple[Params, tuple[Array, Array]]:
         """As the gradient of ``_loss`` by ``own``, but the noisy mean of clipped gradients.
 
-        An example's loss is the mean over its tokens, whatever the lengths of others.
+        An example's loss is the mean over its tokens, whatever the lengths of others. Survivors
+        get their weight after the noise.
         """
 
         def gradient_of(example: tuple) -> tuple[Params, tuple[Array, Array]]:
             row = jax.tree.map(lambda leaf: leaf[None], example)
-            everything = jnp.ones(())
             gradient = jax.grad(self._loss, has_aux=True)
-            return gradient(own, base, *row, everything, dropout_key)
+            return gradient(own, base, *row, dropout_key)
 
         found, sums = self.rules.example_privacy.gradient(
-            gradient_of, (batch, ids, counted), counted.sum(), key
+            gradient_of, (batch, ids, counted, survival > 0.0), counted.sum(), key
         )
-        return jax.tree.map(lambda leaf: survival * leaf, found), sums
+        weight = jnp.max(jnp.where(counted, survival, 0.0))
+        return jax.tree.map(lambda leaf: weight * leaf, found), sums
 
 
 def _client_shares(weights: Array, samples: Array) -> Array:

@@ -171,6 +171,10 @@ def _check_sizes(config: ValidValues, step: Step) -> None:
         samples = range(1, config["training.batch"] + 1)
         find_count("policy.accumulation", config["policy.accumulation"], samples)
     with step():
+        samples = range(1, config["training.batch"] + 1)
+        name = "policy.client_micro_batches"
+        find_count(name, config[name], samples)
+    with step():
         devices = range(1, config["network.devices"] + 1)
         find_count("policy.clients", config["policy.clients"], devices)
     with step():

@@ -107,6 +107,7 @@ KEYS: dict[str, Any] = {
             "32, in 0.17 of a board; our choice within the 0.1 to 0.4 of `paper`",
         ),
         es_flops_per_s=key(6e12, why="one A100: 19.5 TFLOP/s in single precision, 0.3 of it used"),
+        es_memory_bytes=key(80e9, why="one A100 of 80 GB, by NVIDIA's data sheet"),
         block_overhead_s=key(0.002, why="our estimate: tens of kernel launches on a board"),
         link_overhead_s=key(0.01, why="our estimate: scheduling request and grant in LTE"),
         idle_power_w=key(
@@ -277,6 +278,14 @@ KEYS: dict[str, Any] = {
             "`best`, with the least latency of the round",
             symbol="L_c",
             why="client and server share the encoder; `best` makes the fastest rival",
+        ),
+        client_micro_batches=key(
+            "best",
+            "micro-batches of a client's part under splitfed, which pass through device, links "
+            "and edge server at once: a number, or `best` of the `training.micro_batch_choices`, "
+            "with the least latency of the round",
+            symbol="M",
+            why="a rival at its best (Liu et al. 2025); 1 is SplitFed as published",
         ),
         shares=key(
             "min_max",

@@ -103,15 +103,21 @@ def _broken_limits(
 ) -> dict[str, np.ndarray]:
     """Networks in which a policy breaks a limit, by limit, booleans ``[R]``.
 
-    ``memory`` of a node in some round; ``energy`` of some node and ``divergence`` in the mean
+    ``memory`` of a node and ``server_memory`` in some round; ``energy`` of some node and ``divergence`` in the mean
     over the rounds, by more than 1 %. ``means`` are those of :func:`round_means`.
     """
     values = result.policies[policy]
     return {
         "memory": values["violated.memory"] > 0,
+        "server_memory": _over_server(values) > 0,
         "energy": np.any(_energy_over_budget(result, policy) > ENERGY_LIMIT, axis=(1, 2)),
         "divergence": means[policy]["divergence_over_target"] > DIVERGENCE_LIMIT,
     }
+
+
+def _over_server(values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Rounds over the edge server's memory ``[R]``; earlier versions had no such limit."""
+    return values.get("violated.server_memory", np.zeros_like(values["violated.memory"]))
 
 
 def _breaks_any(broken: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -215,6 +221,7 @@ def _violations(
         if name.startswith("violated.")
     }
     shares |= {
+        "server_memory": _over_server(values).mean() / rounds,
         "energy": (energy > ENERGY_LIMIT).mean(),
         "networks_over_energy": (energy > ENERGY_LIMIT).any(axis=(1, 2)).mean(),
         "worst_energy_over_budget": energy.max(initial=0.0),

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.control.queues import queues_before
+from collapipe_jax.edge.cost.client_round import client_micro_batches
 from collapipe_jax.edge.cost.convergence import absence_ratio
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.edge.environment import SystemRound
@@ -100,7 +101,8 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
     if isinstance(decision, ClientDecision):
         takes_part = decision.samples > 0
         blocks = jnp.broadcast_to(decision.client_blocks[:, None, None], takes_part.shape)
-        micro_batches = jnp.ones(len(blocks))  # clients do not cut theirs
+        own = jax.vmap(client_micro_batches)(decision)
+        micro_batches = _mean_over(takes_part, own)
     else:
         blocks, takes_part = decision.segments, decision.segments > 0
         micro_batches = _mean_over(jnp.any(takes_part, axis=2), decision.micro_batches)

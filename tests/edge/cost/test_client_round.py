@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.client_pipeline import last_event_s
 from support.compiled import control_unit_fl, evaluate, hierarchical_fl, splitfed, vanilla_fl
 from support.random_networks import random_network
 from support.random_problems import ENDS, pick, random_problems, with_ends
@@ -17,7 +18,7 @@ from collapipe_jax.edge.cost.client_round import client_model_bits, replica_link
 from collapipe_jax.edge.cost.decision import ClientDecision
 
 
-def reference(network, samples, client_blocks, share, power_w, whole_model):
+def reference(network, samples, client_blocks, share, power_w, whole_model, micro_batches=1):
     """Cost of a round by docs/system-model.md, section 6, one client after the other."""
     learning, shape = network["learning"], np.shape(samples)
     clients = sum(count > 0 for row in samples for count in row)
@@ -29,24 +30,31 @@ def reference(network, samples, client_blocks, share, power_w, whole_model):
         for k, own in enumerate(samples[n]):
             if own == 0:
                 continue
-            links = link_rates(network, n, k, share[n][k], power_w[n][k])
-            work = client_work(network, own, client_blocks, clients, whole_model)
-            messages_s, air_bits, trip = step_messages(network, own, links, whole_model)
-            times = client_times(network, n, k, work, links, messages_s)
+            links, count = link_rates(network, n, k, share[n][k], power_w[n][k]), 1
+            if not whole_model:
+                count = min(micro_batches, own)
+            size = own / count
+            work = client_work(network, size, client_blocks, clients, whole_model)
+            messages_s, air_bits, trip = step_messages(network, size, links, whole_model)
+            times = client_times(network, n, k, work, links, messages_s, count)
             latency[n, k], computing[n, k] = times
-            memory[n, k] = client_bytes(network, samples[n][k], client_blocks, whole_model)
-            energy[n, k] = client_energy_j(network, n, k, work, air_bits, power_w[n][k], links)
+            memory[n, k] = client_bytes(network, own, client_blocks, whole_model, count)
+            power, work = power_w[n][k], (work[0], work[1] * count)
+            energy[n, k] = client_energy_j(network, n, k, work, air_bits * count, power, links)
             lost[n, k] = -math.expm1(-trip)
             weight = (
                 learning["cluster_weight"][n] / total_weight * own / network["workload"]["batch"]
             )
-            divergence += weight**2 * bracket(learning, own, math.expm1(trip))
+            divergence += weight**2 * bracket(learning, own, math.expm1(trip), count)
     return {
         "latency_s": latency.max(),
         "cluster_latency_s": latency.max(axis=1),
         "compute_latency_s": computing.max(),
         "energy_j": np.concatenate([np.zeros((shape[0], 1)), energy], axis=1),
         "memory_bytes": memory,
+        "server_memory_bytes": server_bytes(
+            network, samples, client_blocks, whole_model, micro_batches
+        ),
         "loss_probability": lost,
         "divergence": divergence,
         "absent": [n not in present for n in range(shape[0])],
@@ -66,7 +74,7 @@ def link_rates(network, n, k, share, power_w):
 
 
 def client_work(network, own, held, clients, whole_model):
-    """Bits of the parameters, operations of the client in a step, and seconds besides them."""
+    """Bits of the parameters; of a micro-batch the client's operations and overhead, the server."""
     work, compute = network["workload"], network["compute"]
     ratio, overhead_s = work["backward_ratio"], compute["block_overhead_s"]
     bits = held * work["block_param_bits"] + work["embedding_param_bits"]
@@ -74,48 +82,68 @@ def client_work(network, own, held, clients, whole_model):
     if whole_model:
         bits += ENDS["decoder_param_bits"]
         flops += own * work["decoder_flops"]
-        return bits, flops, ((held + 1) * (1 + ratio) + 1) * overhead_s
+        return bits, flops, ((held + 1) * (1 + ratio) + 1) * overhead_s, 0.0
     rest = work["blocks"] - held
     behind = rest * work["block_flops"] * (1 + ratio) + work["decoder_flops"]
     server_s = clients * own * behind / compute["es_flops_per_s"]
     server_s += (rest * (1 + ratio) + 1) * overhead_s
-    return bits, flops, (held + 1) * (1 + ratio) * overhead_s + server_s
+    return bits, flops, (held + 1) * (1 + ratio) * overhead_s, server_s
 
 
 def step_messages(network, own, links, whole_model):
-    """Seconds of a step's messages, bits of them that the client sends, and their hazard."""
+    """Of a micro-batch: seconds of both messages, bits that the client sends, and their hazard."""
     if whole_model:
-        return 0.0, 0.0, 0.0
+        return (0.0, 0.0), 0.0, 0.0
     work, radio = network["workload"], network["radio"]
     x_up, up, x_down, down = links
     sent = own * (work["activation_bits"] + work["target_bits"])
     back = own * work["activation_bits"]
-    messages_s = sent / up + back / down + 2 * network["compute"]["link_overhead_s"]
+    overhead_s = network["compute"]["link_overhead_s"]
+    messages_s = sent / up + overhead_s, back / down + overhead_s
     trip = sent / radio["transport_block_bits"] * hazard(radio, x_up)
     trip += back / radio["transport_block_bits"] * hazard(radio, x_down)
     return messages_s, sent, trip
 
 
-def client_times(network, n, k, work, links, messages_s):
+def client_times(network, n, k, work, links, messages_s, count):
     """Latency of a client's round, and its part of computing."""
-    bits, flops, besides_s = work
+    bits, flops, overhead_s, server_s = work
     _, up, _, down = links
     steps, speed = network["workload"]["local_steps"], network["compute"]["flops_per_s"][n][k + 1]
-    step_s = flops / speed + besides_s
-    return bits / down + steps * (step_s + messages_s) + bits / up, steps * step_s
+    ratio = network["workload"]["backward_ratio"]
+    forward_s = (flops / speed + overhead_s) / (1 + ratio)
+    step_s, computing_s = (
+        last_event_s([(forward_s, sent_s, server_s, back_s, ratio * forward_s)] * count)
+        for sent_s, back_s in (messages_s, (0.0, 0.0))
+    )
+    return bits / down + steps * step_s + bits / up, steps * computing_s
 
 
-def client_bytes(network, own, held, whole_model):
+def client_bytes(network, own, held, whole_model, count):
     """Memory of a client for its part of a mini-batch."""
     work = network["workload"]
     total = held * (work["block_static_bytes"] + own * work["block_kept_bytes"])
-    total += (held > 0) * own * work["block_working_bytes"] + ENDS["embedding_static_bytes"]
+    at_once = math.ceil(own / count)
+    total += (held > 0) * at_once * work["block_working_bytes"] + ENDS["embedding_static_bytes"]
     return total + (ENDS["decoder_static_bytes"] if whole_model else 0.0)
+
+
+def server_bytes(network, samples, held, whole_model, micro_batches):
+    """Memory of the edge server for all clients, one after the other."""
+    work, total = network["workload"], 0.0
+    rest = work["blocks"] - held
+    for own in np.ravel(samples):
+        if own and not whole_model:
+            at_once = math.ceil(own / min(own, micro_batches))
+            total += rest * (work["block_static_bytes"] + at_once * work["block_kept_bytes"])
+            total += (rest > 0) * at_once * work["block_working_bytes"]
+            total += ENDS["decoder_static_bytes"]
+    return total
 
 
 def client_energy_j(network, n, k, work, air_bits, power_w, links):
     """Energy of computing and of sending."""
-    bits, flops, _ = work
+    bits, flops = work
     compute, steps = network["compute"], network["workload"]["local_steps"]
     speed = compute["flops_per_s"][n][k + 1]
     computing_j = steps * flops * compute["energy_coefficient"][n][k + 1] * speed**2
@@ -123,29 +151,30 @@ def client_energy_j(network, n, k, work, air_bits, power_w, links):
     return computing_j + drawn_w * (steps * air_bits + bits) / links[1]
 
 
-def bracket(learning, own, excess):
+def bracket(learning, own, excess, count):
     """Variance and heterogeneity of a client's gradient under losses."""
     variance = learning["gradient_variance"] * (1 + excess) / own
-    return variance + 2 * learning["gradient_heterogeneity"] * excess
+    return variance + 2 * learning["gradient_heterogeneity"] * excess / count
 
 
-@pytest.mark.parametrize("whole_model", [True, False])
+@pytest.mark.parametrize(("whole_model", "micro_batches"), [(True, 1), (False, 1), (False, 3)])
 @pytest.mark.parametrize("seed", range(4))
-def test_cost_is_that_of_the_formulas(x64, seed, whole_model):
+def test_cost_is_that_of_the_formulas(x64, seed, whole_model, micro_batches):
     rng = np.random.default_rng(seed)
     network = random_network(rng, 3, 4, 5)
-    samples = rng.integers(0, 4, (3, 4))
+    samples = rng.integers(0, 2 + 2 * micro_batches, (3, 4))
     samples[seed % 3] = 0  # a cluster that nobody of is there
     samples[(seed + 1) % 3, 0] = 3
     share, power_w = rng.dirichlet(np.ones(12)).reshape(3, 4), rng.uniform(0.05, 0.2, (3, 4))
     held = 5 if whole_model else int(rng.integers(0, 3))
-    expected = reference(network, samples, held, share, power_w, whole_model)
+    expected = reference(network, samples, held, share, power_w, whole_model, micro_batches)
     decision = ClientDecision(
         samples=jnp.asarray(samples),
         client_blocks=jnp.asarray(held),
         d2e_share=jnp.asarray(share),
         d2e_power_w=jnp.asarray(power_w),
         whole_model=whole_model,
+        micro_batches=jnp.asarray(micro_batches),
     )
     cost = evaluate(with_ends(as_problem(network)), decision)
     for name, value in expected.items():

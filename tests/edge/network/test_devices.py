@@ -15,6 +15,7 @@ PARAMS = DeviceParams(
     utilisation=0.3,
     memory_share=0.6,
     es_flops_per_s=1e13,
+    es_memory_bytes=8e10,
     block_overhead_s=1e-3,
     link_overhead_s=2e-3,
     idle_power_w=0.5,

@@ -63,6 +63,7 @@ def test_every_client_policy_has_one_signature(name):
         "samples": (3, clients),
         "client_blocks": (),
         "accumulation": (3, clients),
+        "micro_batches": (),
         "d2e_share": (3, senders),
         "d2e_power_w": (3, senders),
     }

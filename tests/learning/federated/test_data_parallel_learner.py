@@ -64,6 +64,22 @@ def train(state, batches, samples, loss=0.0, key=KEY, learner=LEARNER, **changed
     return learner.replace(**changed).round(state, batches, outcome, key, 0)
 
 
+def test_a_client_loses_micro_batches_one_by_one(fresh):
+    """Of its part some is lost and some is not, and no more pieces than samples there are."""
+    batches, samples = make_batches(3, shortest=4), jnp.array([[4, 0], [4, 0], [4, 0]], jnp.int32)
+    outcome = ClientsOutcome(samples, jnp.full(samples.shape, 0.5), micro_batches=1)
+    erased = {}
+    for count in (1, 2, 9):
+        reports = [
+            LEARNER.round(fresh, batches, outcome._replace(micro_batches=count), key, 0)[1]
+            for key in jax.random.split(KEY, 12)
+        ]
+        erased[count] = np.array([report.erased_fraction for report in reports])
+    assert np.all(np.isin(np.round(erased[1] * 3 * STEPS, 4), np.arange(3 * STEPS + 1)))
+    assert erased[9].std() < erased[1].std()
+    assert 0.3 < erased[9].mean() < 0.7
+
+
 @pytest.fixture(scope="module")
 def fresh():
     return LEARNER.init(MODEL.init(jax.random.key(0)))

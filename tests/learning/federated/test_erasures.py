@@ -64,6 +64,14 @@ def test_micro_batches_stand_and_fall_together_in_one_compilation():
     assert draw._cache_size() == 1
 
 
+def test_a_part_is_cut_as_a_whole_of_its_size_is():
+    for count, micro_batches in ((1, 1), (5, 2), (6, 6), (8, 3)):
+        key, loss = jax.random.key(count), jnp.float32(0.5)
+        part = sample_example_weights(key, 8, jnp.int32(micro_batches), loss, jnp.int32(count))
+        whole = sample_example_weights(key, count, jnp.int32(micro_batches), loss)
+        np.testing.assert_array_equal(part[:count], whole)
+
+
 @pytest.mark.parametrize("loss", [0.0, 1e-7, 1 - 1e-7, np.nextafter(1, 0, dtype=np.float32), 1.0])
 def test_the_edges_stay_finite(loss):
     draw = jax.vmap(lambda key: sample_example_weights(key, 8, jnp.int32(4), jnp.float32(loss)))

@@ -159,7 +159,13 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monke
     assert np.all(history["energy_j"][:, :, 0] == 0.0)
     assert (history["loss_probability"] > 0).any()
     summary = json.loads((stopped / "summary.json").read_text())
-    assert set(summary["violated_rounds"]) == {"samples", "d2e_share", "d2e_power", "memory"}
+    assert set(summary["violated_rounds"]) == {
+        "samples",
+        "d2e_share",
+        "d2e_power",
+        "memory",
+        "server_memory",
+    }
 
 
 @pytest.mark.slow
