@@ -187,7 +187,7 @@ ENTRIES = {
     "policies": Entry(
         "all policies side by side",
         (
-            ".venv/bin/collapipe compare --config=paper --rounds=100 --realisations=128 "
+            ".venv/bin/collapipe compare --config=paper --rounds=100 --realisations=64 "
             "--workdir=FOLDER",
         ),
         20,
