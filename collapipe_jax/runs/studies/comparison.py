@@ -103,8 +103,9 @@ def _broken_limits(
 ) -> dict[str, np.ndarray]:
     """Networks in which a policy breaks a limit, by limit, booleans ``[R]``.
 
-    ``memory`` of a node and ``server_memory`` in some round; ``energy`` of some node and ``divergence`` in the mean
-    over the rounds, by more than 1 %. ``means`` are those of :func:`round_means`.
+    ``memory`` of a node and ``server_memory`` in some round; ``energy`` of some node and
+    ``divergence`` in the mean over the rounds, by more than 1 %. ``means`` are those of
+    :func:`round_means`.
     """
     values = result.policies[policy]
     return {
