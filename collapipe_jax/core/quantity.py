@@ -95,8 +95,8 @@ def bytes_to_mib(size_bytes: ArrayLike) -> ArrayLike:
     return size_bytes / 2**20
 
 
-AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C"}
-"""Lengths of axes by letter: clusters, devices, nodes, choices."""
+AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C", "P": "P"}
+"""Lengths of axes by letter: clusters, devices, nodes, choices, points of a line."""
 
 MOST_BLOCKS = 10_000
 """Encoder or decoder blocks of a model, far beyond any."""

@@ -18,6 +18,7 @@ from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import (
     Control,
+    EmbeddingRows,
     RoundProblem,
     SecureExchange,
     Signalling,
@@ -102,6 +103,9 @@ class SystemParams(Struct):
         "what secure aggregation adds to a round, if it is on", default=None
     )
     signalling: Signalling | None = part("reports and grants, if they count", default=None)
+    embedding_rows: EmbeddingRows | None = part(
+        "rows of the embedding that travel, if not whole tables", default=None
+    )
 
 
 class EdgeSystem(Struct):
@@ -142,6 +146,7 @@ def sample_system(key: Array, params: SystemParams, index: ArrayLike = 0) -> Edg
         control=_initial_control(params.control, *radio.d2e_gain.shape),
         secure_aggregation=params.secure_aggregation,
         signalling=params.signalling,
+        embedding_rows=params.embedding_rows,
     )
     # Over weak links a static pipeline may need any number of attempts: the scale has none.
     once = problem.replace(radio=radio.replace(retransmissions="free"))

@@ -18,7 +18,13 @@ from collapipe_jax.core.files import loads, write_json
 from collapipe_jax.core.quantity import Quantity, Struct, check_product, quantities
 from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.decision import Decision, Routes
-from collapipe_jax.edge.cost.problem import Control, RoundProblem, SecureExchange, Signalling
+from collapipe_jax.edge.cost.problem import (
+    Control,
+    EmbeddingRows,
+    RoundProblem,
+    SecureExchange,
+    Signalling,
+)
 from collapipe_jax.edge.cost.round_cost import RoundCost
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
@@ -38,8 +44,9 @@ _SECTIONS: dict[str, type[Struct]] = {
     "control": Control,
     "secure_aggregation": SecureExchange,
     "signalling": Signalling,
+    "embedding_rows": EmbeddingRows,
 }
-OPTIONAL_SECTIONS = frozenset({"secure_aggregation", "signalling"})
+OPTIONAL_SECTIONS = frozenset({"secure_aggregation", "signalling", "embedding_rows"})
 """Sections that a network may lack; what they add is then off."""
 _ENERGY_COEFFICIENT = Quantity(
     meaning="energy of an operation over the square of the speed",
@@ -124,6 +131,8 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
     if abs(total - 1.0) > 1e-4:
         key = "learning.cluster_weight"
         raise InputError(key, weight.tolist(), f"the sum is {total:g}", "Make the sum 1")
+    if rows := sections.get("embedding_rows"):
+        _check_points(rows["samples"], rows["rows_read"])
     # In double precision: the coefficient alone may be too small for a float32.
     compute["joules_per_flop"] = compute.pop("energy_coefficient") * compute["flops_per_s"] ** 2
     each = quantities(Compute)["joules_per_flop"]
@@ -133,6 +142,17 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
     }
     parts["workload"] = parts["workload"].replace(blocks=int(workload["blocks"]))
     return RoundProblem(**parts)
+
+
+def _check_points(samples: np.ndarray, rows_read: np.ndarray) -> None:
+    """Refuse points of the rows that a round reads, unless they begin at 0 and do not fall."""
+    if len(samples) != len(rows_read):
+        problem, remedy = f"{len(samples)} samples have them", "Give a number for each"
+        raise InputError("embedding_rows.rows_read", len(rows_read), problem, remedy)
+    for name, values in (("samples", samples), ("rows_read", rows_read)):
+        if values[0] or np.any(np.diff(values) < 0):
+            problem, remedy = "they do not rise from 0", "Sort them, with 0 as the first"
+            raise InputError(f"embedding_rows.{name}", values.tolist(), problem, remedy)
 
 
 def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:

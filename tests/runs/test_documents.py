@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from support.random_networks import random_decision, random_network, secure_section
+from support.random_networks import random_decision, random_network, rows_section, secure_section
 from support.reference_cost import reference_cost
 from support.structs import as_problem
 
@@ -424,3 +424,33 @@ def test_the_memory_of_control_units_is_optional_and_comes_back(files, tmp_path)
     assert read_network(path).compute.control_unit_memory_bytes is None
     with pytest.raises(InputError, match="control_unit_memory_bytes"):
         files(put(["compute", "control_unit_memory_bytes"], [1e9]))
+
+
+# --- rows of the embedding ----------------------------------------------------------------------
+
+
+def test_rows_that_travel_are_optional_and_come_back(files, tmp_path):
+    assert files()[0].embedding_rows is None
+    given = {name: np.asarray(number).tolist() for name, number in rows_section().items()}
+    problem, _ = files(put(["embedding_rows"], given))
+    path = tmp_path / "again.json"
+    write_network(path, problem)
+    again = read_network(path).embedding_rows
+    for name, number in given.items():
+        np.testing.assert_allclose(getattr(again, name), number)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("samples", [0, 2, 1]),
+        ("samples", [1, 2, 3]),
+        ("rows_read", [0, 9]),
+        ("rows_read", [0, 3, 2]),
+    ],
+)
+def test_points_of_rows_rise_from_zero(files, key, wrong):
+    numbers = {"table_rows": 9, "row_bits": 8, "number_bits": 4}
+    points = {"samples": [0, 1, 2], "rows_read": [0, 3, 5]}
+    with pytest.raises(InputError, match=rf"embedding_rows\.{key}"):
+        files(put(["embedding_rows"], numbers | points | {key: wrong}))

@@ -104,6 +104,17 @@ def signalling_section() -> dict:
     return {"report_bits": 3e6, "grant_bits": 5e6}
 
 
+def rows_section() -> dict:
+    """Rows that travel, of a table that is a part of every random embedding."""
+    return {
+        "table_rows": 300.0,
+        "row_bits": 5e3,
+        "number_bits": 1.7e3,
+        "samples": np.array([0.0, 1.0, 10.0, 24.0, 50.0, 96.0]),
+        "rows_read": np.array([0.0, 20.0, 90.0, 150.0, 190.0, 210.0]),
+    }
+
+
 def _control(around, clusters, nodes):
     return {
         "v": float(around(7.9)),

@@ -163,7 +163,8 @@ class SecureMessages(NamedTuple):
 def secure_messages(network, decision) -> SecureMessages:
     """(38)-(41): of every cluster that takes part; in the clear its update goes up."""
     work, own = network["workload"], network.get("secure_aggregation")
-    model_bits = cluster_blocks(work) * work["block_param_bits"] + work["embedding_param_bits"]
+    own_rows = embedding_bits(network, work["batch"])
+    model_bits = cluster_blocks(work) * work["block_param_bits"] + own_rows
     if own is None:
         return SecureMessages(work.get("update_ratio", 1.0) * model_bits, model_bits, 0.0, 0.0, 0.0)
     parties = sum(bool(active_chain(row)) for row in decision["segments"])
@@ -207,10 +208,13 @@ def model_times_s(network, decision, n, links) -> ModelTimes:
         collect[k] = (held + own.report) / rate
     for k, rate in links.distribute.items():
         distribute += (held_bits(network, decision, n, k) + own.grant) / rate
-    up = (secure.up + own.up) / links.uplink[0]
+    batch = network["workload"]["batch"]
+    up = (secure.up + own.up + request_bits(network, batch)) / links.uplink[0]
     down = (secure.own + own.down) / links.downlink[0]
     if is_broadcast(decision):
-        down += broadcast_s(network, decision, secure.shared)
+        takes_part = sum(bool(active_chain(row)) for row in decision["segments"])
+        others = embedding_bits(network, takes_part * batch) - embedding_bits(network, batch)
+        down += broadcast_s(network, decision, secure.shared + others)
     else:
         down += secure.shared / links.downlink[0]
     return ModelTimes(collect, distribute, up, down)
@@ -220,7 +224,7 @@ def held_bits(network, decision, n, node) -> float:
     """Parameters that a node hands over to its gateway and gets from there."""
     work = network["workload"]
     if node == 0:
-        return work["embedding_param_bits"]
+        return embedding_bits(network, work["batch"])
     return decision["segments"][n][node - 1] * work["block_param_bits"]
 
 
@@ -230,7 +234,27 @@ def returned_bits(network, decision, n, node) -> float:
     bits = work.get("update_ratio", 1.0) * held_bits(network, decision, n, node)
     if node == 0:
         bits += work["local_steps"] * work["batch"] * work["target_bits"]
+        bits += request_bits(network, work["batch"])
     return bits
+
+
+def rows_read(rows, samples) -> float:
+    """(54)."""
+    return float(np.interp(samples, rows["samples"], rows["rows_read"]))
+
+
+def embedding_bits(network, samples) -> float:
+    """(55)."""
+    bits, rows = network["workload"]["embedding_param_bits"], network.get("embedding_rows")
+    if rows is None:
+        return bits
+    return bits - (rows["table_rows"] - rows_read(rows, samples)) * rows["row_bits"]
+
+
+def request_bits(network, samples) -> float:
+    """(56)."""
+    rows = network.get("embedding_rows")
+    return 0.0 if rows is None else rows_read(rows, samples) * rows["number_bits"]
 
 
 def is_broadcast(decision) -> bool:

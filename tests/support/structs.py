@@ -5,7 +5,13 @@ import numpy as np
 
 from collapipe_jax.edge.cost.convergence import Learning
 from collapipe_jax.edge.cost.decision import Decision, Routes
-from collapipe_jax.edge.cost.problem import Control, RoundProblem, SecureExchange, Signalling
+from collapipe_jax.edge.cost.problem import (
+    Control,
+    EmbeddingRows,
+    RoundProblem,
+    SecureExchange,
+    Signalling,
+)
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.edge.network.devices import Compute
@@ -19,7 +25,7 @@ def as_problem(network):
         return {key: jnp.asarray(np.asarray(value)) for key, value in kept.items()}
 
     compute, secure = network["compute"], network.get("secure_aggregation")
-    signals = network.get("signalling")
+    signals, rows = network.get("signalling"), network.get("embedding_rows")
     speed = np.asarray(compute["flops_per_s"], float)
     joules_per_flop = np.asarray(compute["energy_coefficient"], float) * speed**2
     return RoundProblem(
@@ -39,6 +45,7 @@ def as_problem(network):
         control=Control(**arrays("control")),
         secure_aggregation=secure and SecureExchange(**arrays("secure_aggregation")),
         signalling=signals and Signalling(**arrays("signalling")),
+        embedding_rows=rows and EmbeddingRows(**arrays("embedding_rows")),
     )
 
 

@@ -21,6 +21,7 @@ from collapipe_jax.edge.cost.convergence import (
     excess_inverse_survival,
     participating_weight,
 )
+from collapipe_jax.edge.cost.embedding_rows import reading
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
 from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
@@ -235,7 +236,8 @@ def least_latency_s(problem: RoundProblem) -> Float[Array, ""]:
 
 def _least_d2e_s(problem: RoundProblem) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """Least times on the uplink and the downlink of a round, 0 where a cluster cannot run."""
-    work, radio = problem.workload, problem.radio.replace(retransmissions="free")
+    work = reading(problem, problem.workload.batch)
+    radio = problem.radio.replace(retransmissions="free")
     gain, samples = radio.d2e_gain[:, 0], work.local_steps * work.batch
     up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, gain, 1.0)
     up_s = bit_time_s(radio, radio.d2e_bandwidth_hz, up_sinr)
@@ -250,7 +252,7 @@ def _least_d2e_s(problem: RoundProblem) -> tuple[Float[Array, " N"], Float[Array
 
 def _uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """Part of every uplink in :func:`control_unit_floor_j`."""
-    work, radio = problem.workload, problem.radio
+    work, radio = reading(problem, problem.workload.batch), problem.radio
     noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
     update_bits = work.update_bits + _least_additions(problem).upload_bits
     bits = work.local_steps * work.batch * work.uplink_bits + update_bits
@@ -260,12 +262,14 @@ def _uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
 
 def _least_additions(problem: RoundProblem) -> SenderAddition:
     """What terms add where all clusters that can run do, with one device each."""
+    work = reading(problem, problem.workload.batch)
     senders = Senders(
         takes_part=can_run(problem),
-        model_bits=problem.workload.model_bits,
-        update_bits=problem.workload.update_bits,
+        model_bits=work.model_bits,
+        update_bits=work.update_bits,
         nodes=2,
         power_w=problem.compute.node_power_w[:, 0],
+        samples=work.batch,
     )
     return sender_additions(problem, senders)
 

@@ -24,6 +24,7 @@ from collapipe_jax.edge.cost.convergence import (
     participating_weight,
 )
 from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision
+from collapipe_jax.edge.cost.embedding_rows import reading, with_request
 from collapipe_jax.edge.cost.fixed_partition import interference_gain
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.link_quality import d2e_hazard, interference_w
@@ -205,20 +206,23 @@ def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
     if decision.tier != "hierarchical":
         none = jnp.zeros(len(trains))
         return _Exchange(none, none, jnp.zeros_like(power_w), jnp.zeros_like(power_w))
-    work, links = problem.workload, replica_links(problem, decision)
+    samples, links = decision.samples, replica_links(problem, decision)
     down_bit_s = jnp.where(trains, links.down_bit_s, 0.0)
     up_bit_s = jnp.where(trains, links.up_bit_s, 0.0)
     # Replicas are the same for all devices; signals are each one's.
     signals = d2d_signals(problem, decision.samples.T).move_bits
     reports, grants = jnp.swapaxes(jnp.broadcast_to(signals, (2, *trains.T.shape)), 1, 2)
     granted_s = product_or_zero(grants, down_bit_s)
-    heard_s = client_model_bits(work, decision) * down_bit_s
+    # In one transmission a device hears the rows of all.
+    heard = reading(problem, samples_spoken_for(decision) if decision.broadcast else samples)
+    heard_s = client_model_bits(heard, decision) * down_bit_s
     distribute_s = jnp.sum(heard_s, axis=1)
     if decision.broadcast:
         distribute_s = jnp.max(heard_s, axis=1)
         heard_s = jnp.where(trains, distribute_s[:, None], 0.0)
     distribute_s = distribute_s + jnp.sum(granted_s, axis=1)
-    up_s = (client_update_bits(work, decision) + reports) * up_bit_s
+    up_bits = client_update_bits(reading(problem, samples), decision) + reports
+    up_s = with_request(problem, samples, up_bits) * up_bit_s
     air_s = jnp.concatenate([distribute_s[:, None], up_s], axis=1)
     drawn_w = power_w / problem.radio.amplifier_efficiency
     collect_s = jnp.sum(up_s, axis=1)
@@ -239,7 +243,7 @@ def _with_exchange(
 
 def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> ClientTimes:
     """Times of every client without the hop over a control unit."""
-    work, samples = problem.workload, decision.samples
+    work, samples = sender_workload(problem, decision), decision.samples
     step = _step_times(problem, decision, links)
     added = _additions(problem, decision)
     up_bits = client_update_bits(work, decision) + added.upload_bits
@@ -331,12 +335,14 @@ def _additions(problem: RoundProblem, decision: ClientDecision) -> SenderAdditio
     nodes = 1.0
     if decision.tier == "hierarchical":
         nodes = 1.0 + jnp.sum(decision.samples > 0, axis=1, keepdims=True)
+    work = sender_workload(problem, decision)
     senders = Senders(
         takes_part=sends(decision),
-        model_bits=client_model_bits(problem.workload, decision),
-        update_bits=client_update_bits(problem.workload, decision),
+        model_bits=client_model_bits(work, decision),
+        update_bits=client_update_bits(work, decision),
         nodes=nodes,
         power_w=by_sender(problem.compute.node_power_w, decision),
+        samples=samples_spoken_for(decision),
     )
     return sender_additions(problem, senders)
 
@@ -348,19 +354,33 @@ def _download_s(
 
     What is the same for all comes as parameters do.
     """
-    added = _additions(problem, decision)
-    shared_bits = client_model_bits(problem.workload, decision) + added.shared_bits
+    added, work = _additions(problem, decision), sender_workload(problem, decision)
+    if decision.broadcast:
+        work = reading(problem, jnp.sum(decision.samples))
+    shared_bits = client_model_bits(work, decision) + added.shared_bits
     own_s = product_or_zero(jnp.asarray(added.own_bits), links.downlink_bit_s)
     return shared_bits * links.parameter_bit_s + own_s
 
 
-def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+def samples_spoken_for(decision: ClientDecision) -> Int[Array, "N S"]:
+    """Samples of a local step, of all clients that a sender speaks for."""
+    if decision.tier == "hierarchical":
+        return jnp.sum(decision.samples, axis=1, keepdims=True)
+    return decision.samples
+
+
+def sender_workload(problem: RoundProblem, decision: ClientDecision) -> Workload:
+    """The workload of senders, whose embedding on a link has the rows of their samples."""
+    return reading(problem, samples_spoken_for(decision))
+
+
+def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, "..."]:
     """``D`` of docs/system-model.md, section 6: parameters of a client on a link."""
     bits = decision.client_blocks * work.block_param_bits + work.embedding_param_bits
     return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
 
 
-def client_update_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+def client_update_bits(work: Workload, decision: ClientDecision) -> Float[Array, "..."]:
     """Bits of a client's parameters on their way up, docs/system-model.md, section 17."""
     return work.update_ratio * client_model_bits(work, decision)
 
@@ -386,7 +406,7 @@ def _node_energy_j(
     problem: RoundProblem, decision: ClientDecision, links: ClientLinks
 ) -> Float[Array, "N J"]:
     """``E_k`` of docs/system-model.md, section 6: computing and D2E messages."""
-    work, compute = problem.workload, problem.compute
+    work, compute = sender_workload(problem, decision), problem.compute
     samples = work.local_steps * decision.samples
     joules_per_flop = by_client(compute.joules_per_flop, decision)
     computing_j = samples * _client_flops(work, decision) * joules_per_flop

@@ -51,6 +51,7 @@ from collapipe_jax.edge.cost.decision import (
     Segments,
     decision_partition,
 )
+from collapipe_jax.edge.cost.embedding_rows import broadcast_bits, reading, with_request
 from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.terms.addition import Senders
@@ -135,7 +136,8 @@ def fix_partition(
 
     ``terms`` are what its partition adds, by default all.
     """
-    work, radio, learning = problem.workload, problem.radio, problem.learning
+    radio, learning = problem.radio, problem.learning
+    work = reading(problem, problem.workload.batch)
     chain = chain_of(segments, problem.routes)
     active, hops, gateway = chain.active, chain.hops, chain.gateway
     participates = chain.members[0]
@@ -165,19 +167,22 @@ def fix_partition(
             update_bits=work.update_bits,
             nodes=sum_nodes(active.astype(samples.dtype)),
             power_w=at_gateway(jnp.swapaxes(problem.compute.node_power_w, 0, 1), gateway),
+            samples=work.batch,
         ),
     )
     inside = partition_additions(problem, segments, terms)
     moved_bits = parameter_bits(work, segments, chain)
     target_bits = work.local_steps * work.batch * work.target_bits
-    returned_bits = work.update_ratio * moved_bits + of_control_unit(target_bits, segments, chain)
+    own_bits = with_request(problem, work.batch, target_bits)
+    returned_bits = work.update_ratio * moved_bits + of_control_unit(own_bits, segments, chain)
     move_bits = jnp.stack([returned_bits, moved_bits]) + inside.move_bits
     # What all gateways receive may come by broadcast.
     model_bits = per_cluster(work.model_bits)
     shared_bits, broadcast_s = model_bits + added.shared_bits, jnp.zeros_like(model_bits)
     if problem.routes is not None:
         by_broadcast = problem.routes.broadcast > 0
-        all_s = broadcast_time_s(radio, shared_bits, down_sinr, participates)
+        all_bits = broadcast_bits(problem, participates, shared_bits)
+        all_s = broadcast_time_s(radio, all_bits, down_sinr, participates)
         broadcast_s = jnp.where(by_broadcast, all_s, 0.0)
         shared_bits = jnp.where(by_broadcast, 0.0, shared_bits)
     receive_power_w = problem.compute.receive_power_w

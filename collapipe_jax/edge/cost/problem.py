@@ -61,6 +61,21 @@ class Signalling(Struct):
     grant_bits: Array = quantity("blocks, shares and powers that a node is granted", "D_G")
 
 
+class EmbeddingRows(Struct):
+    """Rows of the embedding's table of tokens, where those that a round reads travel alone.
+
+    The rows that are read are a line through points, by the samples of a mini-batch.
+    """
+
+    table_rows: Array = positive("rows of the table", "V")
+    row_bits: Array = positive("parameters of a row on a link", "D_V")
+    number_bits: Array = quantity("number of a row, with which it is asked for", "D_I")
+    samples: Array = quantity(
+        "samples of a mini-batch, increasing from 0 to those of all clusters", "b", "P"
+    )
+    rows_read: Array = quantity("rows that a round of such mini-batches reads", "U", "P")
+
+
 class SwitchingParams(Struct):
     """Cost of changing partitions from round to round."""
 
@@ -126,6 +141,9 @@ class RoundProblem(Struct):
     )
     signalling: Signalling | None = part(
         "what reports and grants add; none by default", default=None
+    )
+    embedding_rows: EmbeddingRows | None = part(
+        "rows of the embedding that travel; whole tables by default", default=None
     )
     routes: Routes | None = part(
         "gateways and broadcast of pipelines whose decision has none; control units talk to the "

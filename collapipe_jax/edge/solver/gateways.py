@@ -9,6 +9,7 @@ from jaxtyping import Array, Int
 from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Routes
+from collapipe_jax.edge.cost.embedding_rows import reading
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
@@ -42,7 +43,8 @@ def likely_gateways(
     D2E messages have an equal share of the band and full power. A block moves at the mean rate of
     the devices that are there. Gateways that are ``left_out [N, R]`` come last.
     """
-    work, radio, nodes = problem.workload, problem.radio, problem.by_node
+    radio, nodes = problem.radio, problem.by_node
+    work = reading(problem, problem.workload.batch)
     is_there = jnp.concatenate([jnp.ones_like(nodes.memory_bytes[:1]), nodes.memory_bytes]) > 0
     share = 1.0 / len(radio.d2e_power_max_w)
     up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, nodes.d2e_gain, share)

@@ -16,13 +16,17 @@ from jaxtyping import Array, Bool, Float, Int
 
 from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.split_model import WHOLE_TABLES
+
+UNKNOWN = 0.0
+"""What stands in a client's copy for the values of rows that it did not ask for."""
 
 
 def met_rows_by_table(
     rules: Rules, params: Params, rows_read: Mapping[str, Int[Array, "H N ..."]]
 ) -> dict[str, Bool[Array, "N V"]]:
-    """``met_rows`` of a round by table; none where all rows are averaged plainly."""
-    if rules.embedding_rate_factor is None:
+    """``met_rows`` of a round by table; none where all rows travel and are averaged plainly."""
+    if rules.embedding_rate_factor is None and not rules.touched_rows:
         return {}
     tables = params["embedding"]
     return {
@@ -67,3 +71,17 @@ def scale_rows(params: Params, table: str, factors: Float[Array, " V"]) -> Param
     embedding = params["embedding"]
     scaled = factors[:, None] * embedding[table]
     return {**params, "embedding": {**embedding, table: scaled}}
+
+
+def rows_held(rules: Rules, copies: Params, met: Mapping[str, Array], others: Any) -> Params:
+    """Numbers of all clients ``[N, ...]``, with ``others`` in rows that a client does not read.
+
+    They stay as they are where whole tables travel. The others are parameters, or one number.
+    """
+    if not rules.touched_rows:
+        return copies
+    embedding = dict(copies["embedding"])
+    for table in met.keys() - WHOLE_TABLES:
+        other = others["embedding"][table] if isinstance(others, Mapping) else others
+        embedding[table] = jnp.where(met[table][..., None], embedding[table], other)
+    return {**copies, "embedding": embedding}

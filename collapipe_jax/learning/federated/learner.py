@@ -17,7 +17,13 @@ from collapipe_jax.learning.federated.aggregation import (
     aggregate,
     participant_shares,
 )
-from collapipe_jax.learning.federated.embedding_rows import row_factors, row_shares, scale_rows
+from collapipe_jax.learning.federated.embedding_rows import (
+    UNKNOWN,
+    row_factors,
+    row_shares,
+    rows_held,
+    scale_rows,
+)
 from collapipe_jax.learning.federated.optimizers import (
     Rules,
     Transformations,
@@ -414,6 +420,7 @@ def _local_steps(
         # Clients: the gradient with its corrections, each by its optimiser.
         descended = proximal_gradient(found.clients, copies, state.client, rules.proximal_weight)
         descended = _corrected_gradient(descended, state.variates)
+        descended = rows_held(rules, descended, participation.met, 0.0)
         client_step = partial(apply_gradient, optimizers.client)
         client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
             descended, client, number, participates
@@ -439,7 +446,7 @@ def _local_steps(
 
     # All clients start from the global parameters.
     copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), state.client)
-    copies = spread(copies)
+    copies = spread(rows_held(rules, copies, participation.met, UNKNOWN))
     local = (copies, state.client_optimizer), (state.decoder, state.decoder_optimizer)
     gradient_sum = None if state.variates is None else jax.tree.map(jnp.zeros_like, copies)
     steps = jax.tree.leaves(batches)[0].shape[0]
@@ -448,7 +455,9 @@ def _local_steps(
     loss_sum, token_count, erased, norm = sums
     report = LearningReport(loss_sum.sum() / token_count.sum(), erased.mean(), norm.mean())
     report = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
-    return local, gradient_sum, report
+    (copies, moments), server = local
+    copies = rows_held(rules, copies, participation.met, state.client)
+    return ((copies, moments), server), gradient_sum, report
 
 
 def apply_gradient(
@@ -483,7 +492,8 @@ def _server_step(
     before, residuals = state.client, state.residuals
     shares, met, sent = clients.shares, clients.met, clients.sent
     # The mean of the copies, in the clear, rounded, or from masked updates.
-    report, by_row = None, {table: row_shares(rows, shares) for table, rows in met.items()}
+    by_reader = {} if rules.embedding_rate_factor is None else met
+    report, by_row = None, {table: row_shares(rows, shares) for table, rows in by_reader.items()}
     if (quantiser := rules.update_quantiser) is not None:
         updates = jax.tree.map(lambda own, start: own - start[None], copies, before)
         update, residuals = quantised_mean(quantiser, residuals, updates, clients, key)

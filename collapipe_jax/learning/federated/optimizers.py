@@ -163,6 +163,8 @@ class Rules:
     proximal_weight: Any = None
     # On the aggregated step of token rows, as in ``embedding_rows.row_factors``
     embedding_rate_factor: Any = None
+    # Whether clients get and return those rows alone that they read, as in ``rows_held``
+    touched_rows: bool = struct.field(pytree_node=False, default=False)
     # Decay in [0, 1) of ``updated_average``
     server_average: Any = None
     # How the server learns the mean of the updates without any single one

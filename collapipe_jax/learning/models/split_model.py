@@ -16,6 +16,10 @@ Batch = Any
 """A NamedTuple of arrays whose first axis is the examples, one type a kind of task."""
 
 
+WHOLE_TABLES = frozenset({"ngram"})
+"""Tables of an embedding that travel whole, whatever rows are looked up."""
+
+
 class SplitModel(abc.ABC):
     """A model in three parts; hashable, hence static under jit."""
 

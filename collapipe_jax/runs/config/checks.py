@@ -28,6 +28,7 @@ from collapipe_jax.runs.config.keys import Key
 from collapipe_jax.runs.config.rules import (
     NETWORK_RULES,
     PIPELINE_RULES,
+    ROW_RULES,
     SECURE_RULES,
     TRAINING_RULES,
     check_rules,
@@ -73,7 +74,7 @@ def check_values(
         _follow_networks(fine)
     with step():
         _check_sizes(fine, step)
-    rules = NETWORK_RULES, task_rules(), PIPELINE_RULES, TRAINING_RULES, SECURE_RULES
+    rules = NETWORK_RULES, task_rules(), PIPELINE_RULES, TRAINING_RULES, SECURE_RULES, ROW_RULES
     for group in rules:
         check_rules(group, fine, step)
     return fine

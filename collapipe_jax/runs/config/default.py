@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from collapipe_jax.core.trackers import NO_TRACKER, TRACKERS
 from collapipe_jax.edge.control.queues import EffectiveQueueParams
 from collapipe_jax.edge.cost.convergence import Learning
+from collapipe_jax.edge.cost.embedding_rows import ROWS
 from collapipe_jax.edge.cost.problem import SecureExchange, Signalling, SwitchingParams
 from collapipe_jax.edge.network.channel import DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
@@ -188,6 +189,29 @@ KEYS: dict[str, Any] = {
             "a party adds what rounding leaves of its update to the next one; it keeps a number "
             "more of every parameter",
             why="it loses less with few bits; rounding is unbiased without it, and needs no memory",
+        ),
+        embedding_rows=key(
+            "all",
+            "rows of the embedding's table of tokens that travel: `all`, or those `touched`, which "
+            "the texts of a round read (docs/system-model.md, section 19)",
+            choices=ROWS,
+            why="as published; `touched` tells the edge server which rows a party reads",
+        ),
+        row_law_scale=key(
+            44.0,
+            "scale of Heaps' law: tokens to this many times a power read different rows; read "
+            "with `touched` where no texts are known",
+            "> 0",
+            symbol="k_V",
+            why="Reuters-RCV1 (Manning, Raghavan and Schütze 2008, section 5.1.1); 30 to 100 are "
+            "typical",
+        ),
+        row_law_exponent=key(
+            0.49,
+            "exponent of Heaps' law",
+            "> 0 and <= 1",
+            symbol=r"\beta_V",
+            why="as `row_law_scale`; 0.4 to 0.6 are typical",
         ),
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(

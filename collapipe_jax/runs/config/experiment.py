@@ -36,6 +36,7 @@ from collapipe_jax.learning.federated.secure_aggregation import SecureAggregatio
 from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.learning.tasks.rows_read import count_rows
 from collapipe_jax.learning.tasks.sampling import split_samples
 from collapipe_jax.learning.tasks.task import Task
 from collapipe_jax.runs.config.checks import check_needs, check_training_memory, check_values
@@ -151,6 +152,10 @@ def build_experiment(
             problem = f"leaves a cluster {least} rows, fewer than the batch of {training.batch}"
             remedy = "Give False, use fewer clusters, or lower training.batch"
             raise InputError("task.packing", True, problem, remedy)
+    row_counts = None
+    if config.payload.embedding_rows == "touched":
+        rows, seed = config.task.vocabulary_size, seed_of(config, "task")
+        row_counts = count_rows(task, cluster_indices, rows, seed)
     return Experiment(
         config=config.to_dict(),
         corpus=corpus,
@@ -164,7 +169,7 @@ def build_experiment(
             per_round=training.erased_together == "round",
             pooled=training.survivor_weight == "pooled",
         ),
-        system=build_system(config, weight),
+        system=build_system(config, weight, row_counts),
         policy=make_policy(**config.policy),
     )
 
@@ -293,6 +298,7 @@ def build_rules(config: Config) -> Rules:
     return Rules(
         proximal_weight=training.proximal_weight or None,
         embedding_rate_factor=None if factor == 1.0 else factor,
+        touched_rows=config.payload.embedding_rows == "touched",
         server_average=training.server_average or None,
         activation_noise=training.activation_noise or None,
         secure_aggregation=_build_secure_aggregation(config),

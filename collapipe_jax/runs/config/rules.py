@@ -233,6 +233,54 @@ TRAINING_RULES = (
     ),
 )
 
+# Where rows of the embedding travel, what needs whole tables or tells of rows
+ROW_RULES = tuple(
+    Rule(
+        ("payload.embedding_rows", *keys),
+        lambda rows, *values, is_broken=is_broken: rows == "touched" and is_broken(*values),
+        problem,
+        f"Give all, or {remedy}",
+    )
+    for keys, is_broken, problem, remedy in (
+        (
+            ("model.adapter_rank",),
+            bool,
+            "nothing of the embedding travels beside adapters",
+            "set model.adapter_rank to 0",
+        ),
+        (
+            ("secure_aggregation.enabled",),
+            bool,
+            "masked updates are summed as whole vectors",
+            "set secure_aggregation.enabled to False",
+        ),
+        (
+            ("training.control_variates",),
+            bool,
+            "control variates change in rows that a client does not read, too",
+            "set training.control_variates to False",
+        ),
+        (
+            ("training.client_moments",),
+            lambda moments: moments == "average",
+            "moments of rows that a client does not read decay, and are averaged",
+            "set training.client_moments to keep or reset",
+        ),
+        (
+            ("payload.update_number_bits", "payload.error_feedback"),
+            lambda bits, feedback: bits and feedback,
+            "residuals of rows that a party does not read are sent all the same",
+            "set payload.error_feedback to False",
+        ),
+        (
+            ("privacy.epsilon", "privacy.noise_multiplier"),
+            lambda epsilon, noise: epsilon or noise,
+            "the rows that a party asks for tell of its texts, without noise",
+            "set privacy.epsilon and privacy.noise_multiplier to 0",
+        ),
+    )
+)
+
 # What can be priced, but not trained
 TRAINED_RULES = (
     Rule(

@@ -47,25 +47,32 @@ from collapipe_jax.learning.federated.optimizers import (
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_counts, recomputed_flops
 from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.learning.tasks.rows_read import RowCounts
 from collapipe_jax.runs.config.checks import typed_values
 from collapipe_jax.runs.config.default import Config
+from collapipe_jax.runs.config.embedding_rows import build_embedding_rows
 
 _LONGEST_ROUND_S = 1e9
 _NETWORKS_TRIED = 3
 
 
-def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
+def build_system(
+    config: Config,
+    cluster_weight: np.ndarray | None = None,
+    row_counts: RowCounts | None = None,
+) -> EdgeSystem:
     """Draw the network of a configuration, or read it, and check that it can work.
 
     Of a folder with several networks each seed takes the next one. Clusters have the weights
-    ``cluster_weight [N]``, by default equal ones.
+    ``cluster_weight [N]``, by default equal ones. Rows of the embedding that a round reads are
+    those of ``row_counts``, by default by law.
 
     Raises:
       InputError: if no cluster can hold the encoder, or no control unit the embedding, a round
         never ends, or, where devices are always available and stand still, a budget is under its
         floor.
     """
-    params = build_system_params(config, cluster_weight)
+    params = build_system_params(config, cluster_weight, row_counts)
     seed = seed_of(config, "network")
     system = quick_jit(sample_system)(system_key(seed), params, seed)
     _check_can_run(system.mean_problem)
@@ -179,7 +186,11 @@ def system_params(config: Config, cluster_weight: np.ndarray | None = None) -> S
     return params
 
 
-def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
+def build_system_params(
+    config: Config,
+    cluster_weight: np.ndarray | None = None,
+    row_counts: RowCounts | None = None,
+) -> SystemParams:
     """Parameters as of :func:`system_params`, whose budgets are not tried."""
     values, networks = typed_values(config.to_dict())
     recorded, config = config.network.file_digest, ConfigDict(values)
@@ -211,6 +222,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
         ),
         secure_aggregation=_build_secure_exchange(config),
         signalling=_build_signalling(config),
+        embedding_rows=build_embedding_rows(config, row_counts),
     )
 
 
@@ -300,7 +312,8 @@ def _build_workload(config: Config) -> Workload:
     task, training, payload = find_task(config.task.kind), config.training, dict(config.payload)
     # What travels with every parameter is priced as more bits of it.
     numbers, update_bits = numbers_per_parameter(training), payload.pop("update_number_bits")
-    del payload["error_feedback"]
+    for name in ("error_feedback", "embedding_rows", "row_law_scale", "row_law_exponent"):
+        del payload[name]
     parameter_bits = payload["parameter_number_bits"]
     payload["parameter_number_bits"] *= numbers
     plain = encoder_workload(

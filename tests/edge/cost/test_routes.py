@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.against_reference import CLUSTERS, DEVICES, assert_equal_to_reference, base_case, flat
 from support.compiled import evaluate
-from support.random_networks import secure_section, signalling_section
+from support.random_networks import rows_section, secure_section, signalling_section
 from support.reference_cost import reference_cost, reference_violations
 from support.reference_links import senders
 from support.structs import as_decision, as_problem
@@ -46,9 +46,12 @@ def test_costs_equal_the_reference(gateway, broadcast, laws):
 @pytest.mark.usefixtures("x64")
 def test_terms_of_a_round_go_over_the_gateway():
     sections = {"secure_aggregation": secure_section(), "signalling": signalling_section()}
+    sections |= {"embedding_rows": rows_section()}
     network, decision = routed((2, 3, 4), 1, **sections)
     assert_equal_to_reference(network, decision)
     del network["signalling"], network["secure_aggregation"]
+    assert_equal_to_reference(network, decision)
+    del network["embedding_rows"]
     assert not np.allclose(flat(reference_cost(network, decision)), 0.0)
 
 

@@ -9,6 +9,7 @@ from support.changed_keys import DEFAULT, KEYS, SECTIONS, TINY, changed, without
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.tasks.classification import Classification
 from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.learning.tasks.sampling import sample_round
 from collapipe_jax.learning.tasks.tagging import Tagging
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config import checks as config_checks
@@ -252,6 +253,36 @@ def test_updates_are_rounded_once():
     assert "secure_aggregation.ring_bits" in error.remedy
 
 
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model.adapter_rank", 2),
+        ("secure_aggregation.enabled", True),
+        ("training.control_variates", True),
+        ("training.client_moments", "average"),
+        ("payload.update_number_bits", 8),
+    ],
+)
+def test_rows_that_travel_refuse_what_needs_whole_tables(name, value):
+    error = refusal(changed(name, value, changed("payload.embedding_rows", "touched")))
+    assert (error.key, error.value) == ("payload.embedding_rows", "touched")
+    assert error.remedy.startswith("Give all, or set ")
+
+
+@pytest.mark.usefixtures("no_work")
+def test_rows_that_travel_tell_what_privacy_hides():
+    config = changed("payload.embedding_rows", "touched", changed("privacy.epsilon", 3.0))
+    config.training.embedding_rate_factor = 1.0
+    assert refusal(config).key == "payload.embedding_rows"
+
+
+def test_rows_that_travel_go_with_rounding_without_residuals():
+    config = changed("payload.embedding_rows", "touched")
+    config.payload.update({"update_number_bits": 8, "error_feedback": False})
+    config_checks.check_config(config)
+
+
 def test_devices_of_one_cluster_are_parties_of_their_own():
     config = changed("secure_aggregation.enabled", True, changed("network.clusters", 1))
     config.policy.name = "vanilla_fl"
@@ -385,6 +416,21 @@ def test_experiment_is_saved_as_it_was_given_and_fits_together():
     assert (
         experiment.system.mean_problem.workload.blocks == experiment.task.model.sizes.encoder_blocks
     )
+
+
+def test_rows_that_travel_are_those_of_the_texts_that_rounds_draw():
+    experiment = build.build_experiment(changed("payload.embedding_rows", "touched"))
+    assert experiment.rules.touched_rows
+    rows, training = experiment.system.mean_problem.embedding_rows, TINY.training
+    texts, own = np.asarray(experiment.task.data.train.source_ids), []
+    for index in range(200):
+        sizes = index, training.local_steps, training.batch
+        drawn = texts[sample_round(0, experiment.cluster_indices, *sizes)]
+        own += [len(np.unique(drawn[:, n])) for n in range(drawn.shape[1])]
+    found = np.interp(training.batch, rows.samples, rows.rows_read)
+    np.testing.assert_allclose(found, np.mean(own), rtol=0.02)
+    assert (rows.table_rows, rows.number_bits) == (200, 8)
+    assert rows.row_bits == 16 * TINY.model.width
 
 
 def test_every_shipped_configuration_passes_the_checks(monkeypatch):

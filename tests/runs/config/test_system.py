@@ -30,6 +30,8 @@ OTHER = {
     "devices.kinds": ("jetson_nano",),
     "payload.update_number_bits": 8,
     "payload.error_feedback": False,
+    "payload.embedding_rows": "touched",
+    "payload.row_law_scale": 0.5,
     "radio.rate_law": "ergodic",
     "radio.duplex": "half",
     "radio.retransmissions": "reliable",
@@ -111,6 +113,8 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     base.learning.update(bound="local_steps", step_smoothness=0.02)
     if name == "payload.error_feedback":  # of updates in few bits
         base.payload.update_number_bits = 8
+    if name.startswith("payload.row_law"):  # of rows that travel
+        base.payload.update({"embedding_rows": "touched", "row_law_scale": 1.0})
     before = tree_of(build_system.build_system_params(base, weight))
     value = {"model.heads": 4, "model.width": 18}.get(name) or other(name)
     after = tree_of(build_system.build_system_params(changed(name, value, base), weight))

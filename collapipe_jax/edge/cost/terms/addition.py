@@ -6,7 +6,7 @@ adds zeros otherwise. Numbers broadcast against senders, devices and nodes.
 
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Num
 
 from collapipe_jax.edge.cost.decision import Broadcast
 
@@ -19,6 +19,7 @@ class Senders(NamedTuple):
     update_bits: Broadcast | float  # the same on their way up
     nodes: Broadcast | float  # that one speaks for, itself included
     power_w: Broadcast  # that one draws while it computes
+    samples: Num[Array, "..."]  # of a local step that one speaks for
 
 
 class SenderAddition(NamedTuple):

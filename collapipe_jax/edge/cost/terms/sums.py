@@ -12,6 +12,7 @@ from collapipe_jax.edge.cost.decision import Segments
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.terms.addition import PartitionAddition, SenderAddition, Senders
 from collapipe_jax.edge.cost.terms.moments import moving_moments
+from collapipe_jax.edge.cost.terms.row_requests import row_requests
 from collapipe_jax.edge.cost.terms.secure_exchange import secure_exchange
 from collapipe_jax.edge.cost.terms.signalling import d2d_signals, d2e_signals
 from collapipe_jax.edge.cost.terms.switching import switching
@@ -21,6 +22,7 @@ _Addition = TypeVar("_Addition", SenderAddition, PartitionAddition)
 SENDER_TERMS: tuple[Callable[[RoundProblem, Senders], SenderAddition], ...] = (
     secure_exchange,
     d2e_signals,
+    row_requests,
 )
 """Terms of all rounds, by who talks to the base station."""
 

@@ -5,16 +5,20 @@ import copy
 import numpy as np
 import pytest
 from support.against_reference import assert_equal_to_reference, base_case, flat
-from support.random_networks import secure_section, signalling_section
+from support.random_networks import rows_section, secure_section, signalling_section
 from support.reference_cost import reference_cost
 
-SECTIONS = {"secure_aggregation": secure_section(), "signalling": signalling_section()}
+SECTIONS = {
+    "secure_aggregation": secure_section(),
+    "signalling": signalling_section(),
+    "embedding_rows": rows_section(),
+}
 KEYS = [(section, key) for section, numbers in SECTIONS.items() for key in numbers]
 
 
 def case_with(section):
     network, decision = copy.deepcopy(base_case())
-    network[section] = dict(SECTIONS[section])
+    network[section] = copy.deepcopy(SECTIONS[section])
     network["compute"]["receive_power_w"] = 0.6
     return network, decision
 

@@ -1,0 +1,13 @@
+"""Requests for rows of the embedding, docs/system-model.md, section 19."""
+
+from collapipe_jax.edge.cost.embedding_rows import with_request
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
+
+
+def row_requests(problem: RoundProblem, senders: Senders) -> SenderAddition:
+    """Numbers of the rows that senders ask the base station for, if rows travel by themselves.
+
+    Source: docs/system-model.md (56).
+    """
+    return SenderAddition(upload_bits=with_request(problem, senders.samples, 0.0))

@@ -1,0 +1,76 @@
+"""Rows of the table of tokens that a round reads in the mean, from the texts that it draws.
+
+A cluster draws the samples of a round without replacement, as
+:func:`~collapipe_jax.learning.tasks.sampling.sample_round` does within a pass over them.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import gammaln
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.split_model import WHOLE_TABLES
+from collapipe_jax.learning.tasks.task import Task
+
+
+class RowCounts(NamedTuple):
+    """Samples of every cluster, and how many of them read a row."""
+
+    samples: Int[np.ndarray, " N"]
+    readers: Int[np.ndarray, "N V"]
+
+
+def count_rows(
+    task: Task, cluster_indices: Sequence[np.ndarray], rows: int, seed: int
+) -> RowCounts:
+    """Samples that read each of so many rows; of texts that change at random, one draw counts.
+
+    Raises:
+      InputError: if the model has no table of tokens, or several.
+    """
+    readers = []
+    for indices in cluster_indices:
+        found = task.model.rows_read(task.draw(indices, (seed,)))
+        tables = [ids for name, ids in found.items() if name not in WHOLE_TABLES]
+        if len(tables) != 1:
+            problem = f"the model looks up rows of {len(tables)} tables of tokens"
+            raise InputError("payload.embedding_rows", "touched", problem, "Give all")
+        readers.append(samples_with_row(np.asarray(tables[0]), rows))
+    return RowCounts(np.array([len(each) for each in cluster_indices]), np.stack(readers))
+
+
+def samples_with_row(ids: Int[np.ndarray, "n ..."], rows: int) -> Int[np.ndarray, " V"]:
+    """Samples that read each of so many rows; a number beyond them is of no row."""
+    ids = np.sort(ids.reshape(len(ids), -1), axis=1)
+    first = np.ones_like(ids, bool)
+    first[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    counted = ids[first & (ids >= 0) & (ids < rows)]
+    return np.bincount(counted, minlength=rows)
+
+
+def mean_rows(counts: RowCounts, local_steps: int, batch: int, samples: float) -> float:
+    """Rows that a round reads of which a local step has so many samples.
+
+    Up to ``batch`` it is the mean over clusters. More are of several clusters: of all of them it
+    is the mean of what any of them reads, and of fewer their geometric mean chances count.
+    Source: docs/system-model.md (58).
+    """
+    log_unread = _log_unread(counts, local_steps * min(samples, float(batch)))
+    if samples <= batch:
+        return float(-np.expm1(log_unread).sum(axis=1).mean())
+    clusters = samples / batch
+    return float(-np.expm1(clusters * log_unread.mean(axis=0)).sum())
+
+
+def _log_unread(counts: RowCounts, draws: float) -> Float[np.ndarray, "N V"]:
+    """Logarithm of the probability that no sample of a draw reads a row."""
+    samples, readers = counts.samples[:, None].astype(float), counts.readers
+    drawn = np.minimum(draws, samples)
+    others = samples - readers
+    left = np.maximum(others - drawn, 0.0)
+    found = gammaln(others + 1) - gammaln(left + 1)
+    found = found - gammaln(samples + 1) + gammaln(samples - drawn + 1)
+    return np.where(drawn > others, -np.inf, found)

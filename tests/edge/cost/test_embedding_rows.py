@@ -1,0 +1,115 @@
+"""Rows of the embedding that a round reads, in the cost of a round."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.against_reference import base_case
+from support.compiled import evaluate
+from support.random_networks import rows_section
+from support.random_problems import with_ends
+from support.reference_cost import embedding_bits, request_bits
+from support.structs import as_problem
+
+from collapipe_jax.edge.control.queues import control_unit_floor_j, least_latency_s
+from collapipe_jax.edge.cost.client_round import client_links, replica_links
+from collapipe_jax.edge.cost.embedding_rows import reading, rows_read
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.policies.registry import make_policy
+
+NAMES = ("vanilla_fl", "splitfed", "selected_fl", "control_unit_fl", "hierarchical_fl")
+PIPELINES = ("static_pipeline", "dssra")
+
+
+def network_with_rows(**changes):
+    return {**base_case()[0], "embedding_rows": {**rows_section(), **changes}}
+
+
+def whole_and_read(**changes):
+    """The base case in which whole tables travel, and the same with rows."""
+    return as_problem(base_case()[0]), as_problem(network_with_rows(**changes))
+
+
+@pytest.mark.usefixtures("x64")
+def test_rows_are_on_the_lines_between_points():
+    rows = whole_and_read()[1].embedding_rows
+    samples = np.linspace(0, 120, 241)
+    expected = np.interp(samples, rows.samples, rows.rows_read)
+    np.testing.assert_allclose(rows_read(rows, jnp.asarray(samples)), expected, rtol=1e-12)
+    # Points of a mini-batch of one sample are the same.
+    rows = rows.replace(
+        samples=jnp.array([0.0, 1, 1, 1, 2]), rows_read=jnp.array([0.0, 5, 5, 5, 8])
+    )
+    np.testing.assert_allclose(rows_read(rows, jnp.array([0, 1, 2])), [0, 5, 8])
+
+
+@pytest.mark.parametrize("name", [*NAMES, *PIPELINES])
+@pytest.mark.usefixtures("x64")
+def test_all_rows_cost_as_whole_tables_and_their_numbers(name):
+    """Each sender's upload has the numbers besides, and nothing else changes."""
+    full = {"rows_read": np.array([0.0, *[300.0] * 5]), "number_bits": 0.0}
+    plain, same = (with_ends(each) for each in whole_and_read(**full))
+    decision = make_policy(name)(jax.random.key(0), plain)
+    before, after = evaluate(plain, decision), evaluate(same, decision)
+    for part in ("latency_s", "energy_j", "objective", "cluster_latency_s", "divergence"):
+        np.testing.assert_allclose(getattr(after, part), getattr(before, part), rtol=1e-12)
+    numbered = with_ends(whole_and_read(**full | {"number_bits": 1.7e3})[1])
+    more_s = evaluate(numbered, decision).parts.upload_s - before.parts.upload_s
+    assert np.all(more_s > 0.0)
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("x64")
+def test_clients_exchange_the_rows_of_their_own_samples(name, broadcast):
+    network = network_with_rows()
+    plain, problem = (with_ends(each) for each in whole_and_read())
+    decision = make_policy(name, shares="equal", broadcast=broadcast)(jax.random.key(0), plain)
+    before, after = evaluate(plain, decision).clients, evaluate(problem, decision).clients
+    links, samples = client_links(plain, decision), np.asarray(decision.samples)
+    whole = network["workload"]["embedding_param_bits"]
+
+    def fewer(counts):
+        return np.vectorize(lambda b: whole - embedding_bits(network, b))(counts)
+
+    def asked(counts):
+        return np.vectorize(lambda b: request_bits(network, b))(counts)
+
+    spoken = samples.sum(1, keepdims=True) if name == "hierarchical_fl" else samples
+    heard = np.full_like(spoken, samples.sum()) if broadcast else spoken
+    down_s = fewer(heard) * links.parameter_bit_s
+    up_s = (fewer(spoken) - asked(spoken)) * links.uplink_bit_s
+    if name == "hierarchical_fl":
+        inside, trains = replica_links(plain, decision), samples > 0
+        own_s = np.where(trains, fewer(spoken if broadcast else samples) * inside.down_bit_s, 0.0)
+        if broadcast:  # of the same rows for all, at the slowest link
+            own_s = own_s.max(1, keepdims=True)
+        down_s = down_s + own_s.sum(1, keepdims=True)
+        back_s = np.where(trains, (fewer(samples) - asked(samples)) * inside.up_bit_s, 0.0)
+        up_s = up_s + back_s.sum(1, keepdims=True)
+    trains = samples > 0
+    saved_s = before.download_s - after.download_s, before.upload_s - after.upload_s
+    np.testing.assert_allclose(saved_s[0], np.where(trains, down_s, 0.0), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(saved_s[1], np.where(trains, up_s, 0.0), rtol=1e-7, atol=1e-12)
+    np.testing.assert_array_equal(after.computing_s, before.computing_s)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_part_of_the_embedding_that_is_no_table_travels_whole():
+    _, problem = whole_and_read()
+    work, rows = problem.workload, problem.embedding_rows
+    nothing = reading(problem, jnp.array(0)).embedding_param_bits
+    rest = work.embedding_param_bits - rows.table_rows * rows.row_bits
+    np.testing.assert_allclose(nothing, rest, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_dssra_and_floors_foresee_it():
+    plain, problem = whole_and_read(number_bits=13.0)
+    assert np.all(control_unit_floor_j(problem) < control_unit_floor_j(plain))
+    assert least_latency_s(problem) < least_latency_s(plain)
+    solution = jax.jit(dssra)(problem)
+    exact = evaluate(problem, solution.decision).objective
+    np.testing.assert_allclose(solution.objective, exact, rtol=1e-9)
+    blind = evaluate(problem, jax.jit(dssra)(plain).decision).objective
+    assert exact <= blind * (1 + 1e-9)
