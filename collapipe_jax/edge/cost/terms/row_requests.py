@@ -6,8 +6,5 @@ from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
 
 
 def row_requests(problem: RoundProblem, senders: Senders) -> SenderAddition:
-    """Numbers of the rows that senders ask the base station for, if rows travel by themselves.
-
-    Source: docs/system-model.md (54).
-    """
+    """Numbers of the rows that senders ask the base station for, if rows travel alone."""
     return SenderAddition(upload_bits=with_request(problem, senders.samples, 0.0))
