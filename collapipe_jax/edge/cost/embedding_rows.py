@@ -60,7 +60,7 @@ def broadcast_bits(
 ) -> Broadcast:
     """What a pipeline's broadcast carries, by cluster, from what each would get for itself.
 
-    Rows that other clusters read come along. Source: docs/system-model.md (55).
+    Rows that other clusters read come along.
     """
     if problem.embedding_rows is None:
         return shared_bits

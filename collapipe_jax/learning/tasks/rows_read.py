@@ -54,15 +54,15 @@ def samples_with_row(ids: Int[np.ndarray, "n ..."], rows: int) -> Int[np.ndarray
 def mean_rows(counts: RowCounts, local_steps: int, batch: int, samples: float) -> float:
     """Rows that a round reads of which a local step has so many samples.
 
-    Up to ``batch`` it is the mean over clusters. More are of several clusters: of all of them it
-    is the mean of what any of them reads, and of fewer their geometric mean chances count.
+    Up to ``batch`` it is the mean over clusters. More samples are of several clusters, and a row
+    counts once. Of fewer than all, each has the geometric mean of the chances.
     Source: docs/system-model.md (58).
     """
     log_unread = _log_unread(counts, local_steps * min(samples, float(batch)))
     if samples <= batch:
-        return float(-np.expm1(log_unread).sum(axis=1).mean())
+        return float((1.0 - np.exp(log_unread)).sum(axis=1).mean())
     clusters = samples / batch
-    return float(-np.expm1(clusters * log_unread.mean(axis=0)).sum())
+    return float((1.0 - np.exp(clusters * log_unread.mean(axis=0))).sum())
 
 
 def _log_unread(counts: RowCounts, draws: float) -> Float[np.ndarray, "N V"]:

@@ -193,7 +193,7 @@ KEYS: dict[str, Any] = {
         embedding_rows=key(
             "all",
             "rows of the embedding's table of tokens that travel: `all`, or those `touched`, which "
-            "the texts of a round read (docs/system-model.md, section 19)",
+            "the texts of a round read (docs/system-model.md, section 21)",
             choices=ROWS,
             why="as published; `touched` tells the edge server which rows a party reads",
         ),

@@ -26,8 +26,9 @@ float, and a list for a tuple."""
 
 _DOCUMENTS = """Keys of networks, decisions and costs on file; [file formats](../file-formats.md)
 has the rules for reading them. $N$ clusters have $K$ devices each, and $K + 1$ nodes with the
-control unit, which is node 0. $C$ is any number from 1 on. Gains are indexed sender first. A number
-outside its range is refused; one that is not plausible is read with a warning, but 0 always is."""
+control unit, which is node 0. $C$ and $P$ are any numbers from 1 on. Gains are indexed sender
+first. A number outside its range is refused; one that is not plausible is read with a warning,
+but 0 always is."""
 
 
 def configuration_page() -> str:
