@@ -144,7 +144,7 @@ _SWEEP = ".venv/bin/collapipe sweep --config=paper"
 _FEW = "--rounds=2 --realisations=2"
 _BITS = (
     f"{_SWEEP} --policies=dssra,dssra_wide,splitfed,selected_fl --rounds=20 --realisations=64 "
-    "--sweep payload.update_number_bits=0,8,4"
+    "--sweep payload.update_number_bits=0,8,4 --config.policy.client_micro_batches=1"
 )
 _PROBED = (
     "--config=clinc150:plain --config.model.width=64 --config.model.feed_forward_width=256 "
@@ -199,6 +199,7 @@ ENTRIES = {
         (
             f"{_SWEEP} --policies=dssra,dssra_wide,static_pipeline,splitfed --rounds=40 "
             "--realisations=64 --workdir=FOLDER --config.policy.routes=gateways "
+            "--config.policy.client_micro_batches=1 "
             '--sweep "model.server_blocks=0,3,6,9,11 policy.cut=12,9,6,3,1"',
         ),
         10,
