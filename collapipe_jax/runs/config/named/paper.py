@@ -48,7 +48,8 @@ def get_config(variant: str = "") -> Config:
     config.model.update({"encoder_blocks": 12, "dropout_rate": 0.1})
     config.training.update({"batch": 32, "micro_batch_choices": (1, 2, 4, 8, 16, 32)})
     config.devices.memory_share = 0.25  # a 4 GB board leaves 0.1 to 0.4, see above
-    config.policy.update({"best_micro_batches": True, "cut": "best"})  # rivals at their best
+    # Rivals at their best, as experiments.studies.rivals finds it.
+    config.policy.update({"best_micro_batches": True, "cut": "best", "routes": "gateways"})
     # An uplink of all parameters, and four times the work of a quarter of these tokens, for
     # which clinc150:base has its budgets.
     config.control.update({"control_unit_budget_j": 140.0, "device_budget_j": 480.0})
