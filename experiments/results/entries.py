@@ -57,6 +57,17 @@ def of_comparison(folder: Path) -> Figures:
     return _compared(of_object(folder / "summary.json"))
 
 
+def of_comparisons(first: str, *others: str) -> Callable[[Path], Figures]:
+    """The comparison of a folder in a folder, and those of others by name."""
+
+    def read(folder: Path) -> Figures:
+        return of_comparison(folder / first) | {
+            name: of_comparison(folder / name)["policies"] for name in others
+        }
+
+    return read
+
+
 def of_sweep(folder: Path) -> Figures:
     """The comparisons of a sweep, one a point."""
     found = of_object(folder / "summary.json")
@@ -140,6 +151,7 @@ def of_folders(*names: str) -> Callable[[Path], Figures]:
 
 # The table.
 
+_COMPARE = ".venv/bin/collapipe compare --config=paper --rounds=100 --realisations=64"
 _SWEEP = ".venv/bin/collapipe sweep --config=paper"
 _FEW = "--rounds=2 --realisations=2"
 _BITS = (
@@ -187,11 +199,12 @@ ENTRIES = {
     "policies": Entry(
         "all policies side by side",
         (
-            ".venv/bin/collapipe compare --config=paper --rounds=100 --realisations=64 "
-            "--workdir=FOLDER",
+            f"{_COMPARE} --workdir=FOLDER/published --config.policy.routes=control_units",
+            f"{_COMPARE} --workdir=FOLDER/gateways --config.policy.routes=gateways "
+            "--policies=static_pipeline,titanic,titanic_pipelined",
         ),
         20,
-        of_comparison,
+        of_comparisons("published", "gateways"),
         tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
     ),
     "depth": Entry(
