@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,11 +66,12 @@ def test_vanilla_fl_ignores_memory_and_is_reported_so():
 @pytest.mark.parametrize("room_for", [0, 1, 2])
 def test_splitfed_takes_as_many_blocks_as_fit_the_smallest_device(room_for):
     problem = with_ends(pick(plain_problems(1, 2, 3, 6), 0))
-    held = splitfed(problem).replace(client_blocks=jnp.int32(room_for))
+    whole = functools.partial(splitfed, client_micro_batches=1)
+    held = whole(problem).replace(client_blocks=jnp.int32(room_for))
     needed = client_memory_bytes(problem.workload, held)[1, 2]
     memory = problem.compute.memory_bytes.at[1, 2].set(needed)
     tight = problem.replace(compute=problem.compute.replace(memory_bytes=memory))
-    decision = splitfed(tight)
+    decision = whole(tight)
     assert int(decision.client_blocks) == room_for
     assert not violations(tight, decision)["memory"]
 
