@@ -58,7 +58,6 @@ class ClientOptions(NamedTuple):
     accumulation: int | str = BEST  # pieces of a part, of whole models
     broadcast: bool = True  # parameters come down to all clients in one transmission
     deadline: float = 0.0  # of a client, in reference latencies; 0 is off
-    halvings: int | None = None  # no key: of :func:`min_max_shares`
 
 
 def vanilla_fl(problem: RoundProblem, **options: Any) -> ClientDecision:
@@ -98,7 +97,7 @@ def selected_fl(problem: RoundProblem, clients: int | str = BEST, **options: Any
     numbers = jnp.arange(1, problem.devices + 1) if number == BEST else jnp.array([number])
     decisions = jax.tree.map(jnp.concatenate, jax.vmap(decide)(numbers))
     load, latency_s = jax.vmap(lambda each: _load_and_latency(problem, each))(decisions)
-    best = _best_of(jnp.max(load, axis=(1, 2)), jnp.max(latency_s, axis=(1, 2)))
+    best = _by_limits(jnp.max(load, axis=(1, 2)), jnp.max(latency_s, axis=(1, 2)))[0]
     return jax.tree.map(lambda leaf: leaf[best], decisions)
 
 
@@ -164,13 +163,9 @@ def splitfed(
             broadcast=own.broadcast,
         )
 
-    def decide(cut: Array, count: Array, own: ClientOptions) -> ClientDecision:
-        build = functools.partial(build_at, cut, count)
-        return _finish(problem, build(in_time(problem, build, there, own.deadline)), own)
-
     def load_and_latency(cut: Array, count: Array) -> tuple[Array, Array]:
         halvings = _ROUGH_HALVINGS if number == BEST else None
-        decision = decide(cut, count, own._replace(deadline=0.0, halvings=halvings))
+        decision = _finish(problem, build_at(cut, count, there), own, halvings)
         latency_s = jnp.max(client_latency_s(problem, decision))
         return server_load(problem, decision), latency_s
 
@@ -181,9 +176,10 @@ def splitfed(
     cuts, counts = (each.ravel() for each in jnp.meshgrid(cuts, counts, indexing="ij"))
     if len(cuts) > 1:
         # A cut above what memory holds is that one again, and the first of equals is taken.
-        best = _best_of(*jax.vmap(load_and_latency)(cuts, counts))
+        best = _by_limits(*jax.vmap(load_and_latency)(cuts, counts))[0]
         cuts, counts = cuts[best], counts[best]
-    return decide(cuts.reshape(()), counts.reshape(()), own)
+    build = functools.partial(build_at, cuts.reshape(()), counts.reshape(()))
+    return _finish(problem, build(in_time(problem, build, there, own.deadline)), own)
 
 
 def _available(problem: RoundProblem, tier: str) -> Bool[Array, "N C"]:
@@ -237,16 +233,22 @@ def _in_pieces(
 
 
 def _finish(
-    problem: RoundProblem, decision: ClientDecision, options: ClientOptions
+    problem: RoundProblem,
+    decision: ClientDecision,
+    options: ClientOptions,
+    halvings: int | None = None,
 ) -> ClientDecision:
-    """The split whose slowest client is fastest."""
-    decisions = _splits(problem, decision, options)
+    """The split whose slowest client is fastest; ``halvings`` as of :func:`min_max_shares`."""
+    decisions = _splits(problem, decision, options, halvings)
     slowest_s = jax.vmap(lambda each: jnp.max(client_latency_s(problem, each)))(decisions)
     return jax.tree.map(lambda leaf: leaf[jnp.argmin(slowest_s)], decisions)
 
 
 def _splits(
-    problem: RoundProblem, decision: ClientDecision, options: ClientOptions
+    problem: RoundProblem,
+    decision: ClientDecision,
+    options: ClientOptions,
+    halvings: int | None = None,
 ) -> ClientDecision:
     """The decision with parts and shares by their keys, along a first axis.
 
@@ -277,7 +279,7 @@ def _splits(
         return min_max_parts(latency_s, problem.workload.batch, decision.samples > 0)
 
     def finished(samples: Int[Array, "N C"]) -> ClientDecision:
-        return _with_shares(problem, with_parts(samples), options)
+        return _with_shares(problem, with_parts(samples), options, halvings)
 
     splits = [decision.samples]
     if options.split != "even":
@@ -286,7 +288,10 @@ def _splits(
 
 
 def _with_shares(
-    problem: RoundProblem, decision: ClientDecision, options: ClientOptions
+    problem: RoundProblem,
+    decision: ClientDecision,
+    options: ClientOptions,
+    halvings: int | None,
 ) -> ClientDecision:
     """The decision with shares of the D2E band by their key."""
     used = sends(decision)
@@ -304,8 +309,7 @@ def _with_shares(
         most = 1.0
     else:
         most = reliable_shares(problem, decision)
-    share = min_max_shares(latency_s, used, most, options.halvings)
-    return decision.replace(d2e_share=share)
+    return decision.replace(d2e_share=min_max_shares(latency_s, used, most, halvings))
 
 
 # Selection of clients.
@@ -326,9 +330,8 @@ def _best_clients(
         samples=jnp.where(there, part, 0), d2e_share=jnp.where(there, share, 0.0)
     )
     load, latency_s = _load_and_latency(problem, _in_pieces(problem, decision, options))
-    order = jnp.where(there, _by_limits(load, latency_s), jnp.inf)
-    rank = jnp.argsort(jnp.argsort(order, axis=1), axis=1)
-    return there & (rank < number)
+    order = _by_limits(jnp.where(there, load, jnp.inf), latency_s)
+    return there & (jnp.argsort(order, axis=1) < number)
 
 
 def _load_and_latency(
@@ -342,15 +345,10 @@ def _load_and_latency(
     return load, client_latency_s(problem, decision)
 
 
-def _by_limits(load: Array, latency_s: Array) -> Array:
-    """An order: by latency where limits are kept, then by what exceeds them most."""
-    return jnp.where(load <= 1.0, latency_s / (1.0 + latency_s), 1.0 + load)
-
-
-def _best_of(load: Float[Array, " any"], latency_s: Float[Array, " any"]) -> Int[Array, ""]:
-    """The fastest that keeps limits, or the one that exceeds them least."""
-    keeps = load <= 1.0
-    return jnp.argmin(jnp.where(jnp.any(keeps), jnp.where(keeps, latency_s, jnp.inf), load))
+def _by_limits(load: Float[Array, "*any"], latency_s: Float[Array, "*any"]) -> Int[Array, "*any"]:
+    """Indices along the last axis: by latency where limits are kept, then by what exceeds them."""
+    exceeds = ~(load <= 1.0)
+    return jnp.lexsort((jnp.where(exceeds, load, latency_s), exceeds))
 
 
 def find_cut(cut: str, blocks: int) -> int | str:
