@@ -64,6 +64,14 @@ def axis_texts(key: str, values: Sequence[Any]) -> tuple[str, list[str], float]:
     return f"{label} [{unit or '–'}]", [f"{value / scale:g}" for value in values], scale
 
 
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """Seconds in the unit in which a duration reads well, and the unit's name."""
+    for seconds, name in ((3600.0, "h"), (60.0, "min")):
+        if longest_s >= 2 * seconds:
+            return seconds, name
+    return (1.0, "s") if longest_s >= 0.5 else (1e-3, "ms")
+
+
 def db_to_linear(ratio_db: ArrayLike) -> Array:
     """Ratio of powers on a linear scale, from decibels. Any shape."""
     return jnp.power(10.0, jnp.asarray(ratio_db) / 10.0)

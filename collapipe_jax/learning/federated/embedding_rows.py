@@ -19,7 +19,7 @@ from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import WHOLE_TABLES
 
 UNKNOWN = 0.0
-"""What stands in a client's copy for the values of rows that it did not ask for."""
+"""Value of all rows that a client did not ask for, in its copy."""
 
 
 def met_rows_by_table(

@@ -19,26 +19,13 @@ from collapipe_jax.core.statistics import (
     reduction_percent,
 )
 from collapipe_jax.runs.figures import style
-from collapipe_jax.runs.results.realisations import Realisations, runnable
+from collapipe_jax.runs.results.realisations import Realisations, only_runnable
 from collapipe_jax.runs.studies.comparison import OURS, round_means
 
 ROW_IN = 0.22
 _DOTS_AT, _MEDIAN_AT, _MEAN_AT = 0.24, 0.0, -0.24  # below the middle of the row
 _DOT = {"linestyle": "none", "marker": ".", "markeredgewidth": 0.0}
 _MARKERS = {"median": ("D", "white"), "mean": ("o", None)}  # and its face
-
-
-def only_runnable(result: Realisations) -> Realisations:
-    """The comparison without networks in which no cluster can ever hold the encoder.
-
-    Raises:
-      InputError: if no network is left.
-    """
-    kept = runnable(result.networks)
-    if not kept.any():
-        problem = "no network of the comparison can run a round"
-        raise InputError("realisations", len(kept), problem, "Give devices more memory")
-    return result.only(kept)
 
 
 def horizon(result: Realisations) -> str:

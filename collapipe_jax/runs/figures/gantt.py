@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, Patch, Rectangle
 
+from collapipe_jax.core.quantity import time_unit
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.results.record import RunRecord, run_labels
 from collapipe_jax.runs.results.timeline import (
@@ -68,7 +69,7 @@ def draw_gantt(
         strip, chart = panels[2 * row : 2 * row + 2]
         _chart(chart, steps[row], longest_s)
         begin, end = _strip(strip, records[row], steps[row], label)
-        last = steps[row].finish_s / style.time_unit(longest_s)[0]
+        last = steps[row].finish_s / time_unit(longest_s)[0]
         for above, below in ((begin, 0.0), (end, last)):  # from the frame to the ends of the chart
             places = {"coordsA": strip.transData, "coordsB": chart.transData}
             thin = {"color": style.GREY, "linewidth": 0.6}
@@ -81,7 +82,7 @@ def draw_gantt(
 
 def _chart(axes: Axes, step: Step, longest_s: float) -> None:
     """Bars of one local step, a row a resource."""
-    unit_s, unit = style.time_unit(longest_s)
+    unit_s, unit = time_unit(longest_s)
     heights = {name: -row for row, name in enumerate(step.resources)}
     inch_s = longest_s / _CHART_WIDTH_IN
     numbered_from_s = inch_s * (_DIGIT_IN * len(str(step.micro_batches)) + 0.03)
@@ -113,7 +114,7 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> tuple[float
       Where the frame begins and ends.
     """
     parts_s = record.history["parts_s"][step.index, step.cluster]
-    unit_s, unit = style.time_unit(float(parts_s.sum()))
+    unit_s, unit = time_unit(float(parts_s.sum()))
     # One bar a part of the latency, end to end.
     start_s = 0.0
     for look, part_s in zip(style.PART_LOOKS.values(), parts_s, strict=True):
@@ -181,7 +182,7 @@ def draw_gantt_clients(records: Sequence[RunRecord], round_number: int | None = 
     for axes, each, label in zip(panels[:, 0], picked, run_labels(records), strict=True):
         _client_chart(axes, each, longest_s)
         axes.set_title(f"{label}, round {each.number}", loc="left")
-    panels[-1, 0].set_xlabel(f"Time since the round began [{style.time_unit(longest_s)[1]}]")
+    panels[-1, 0].set_xlabel(f"Time since the round began [{time_unit(longest_s)[1]}]")
     seen = np.any([each.parts_s.any(axis=0) for each in picked], axis=0)
     # Whole models exchange no activations.
     looks = {name: _LOOKS[name] for name, is_seen in zip(_LOOKS, seen, strict=True) if is_seen}
@@ -192,7 +193,7 @@ def draw_gantt_clients(records: Sequence[RunRecord], round_number: int | None = 
 
 def _client_chart(axes: Axes, picked: ClientRound, longest_s: float) -> None:
     """Bars of all clients, end to end."""
-    unit_s, _ = style.time_unit(longest_s)
+    unit_s, _ = time_unit(longest_s)
     place = -np.arange(len(picked.names))
     start = np.zeros(len(place))
     for look, width in zip(_LOOKS.values(), picked.parts_s.T / unit_s, strict=True):

@@ -21,8 +21,12 @@ from matplotlib.ticker import MaxNLocator
 
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
-from collapipe_jax.runs.figures.comparison import ROW_IN, horizon, name_rows, only_runnable
-from collapipe_jax.runs.results.realisations import Realisations, energy_over_budget
+from collapipe_jax.runs.figures.comparison import ROW_IN, horizon, name_rows
+from collapipe_jax.runs.results.realisations import (
+    Realisations,
+    energy_over_budget,
+    only_runnable,
+)
 from collapipe_jax.runs.results.record import (
     RunRecord,
     divergence_over_target,

@@ -154,14 +154,6 @@ def fill_handles(looks: Mapping[str, Look]) -> list[Patch]:
     return [Patch(label=name, **look) for name, look in looks.items()]
 
 
-def time_unit(longest_s: float) -> tuple[float, str]:
-    """Seconds in the unit in which a duration reads well, and the unit's name."""
-    for seconds, name in ((3600.0, "h"), (60.0, "min")):
-        if longest_s >= 2 * seconds:
-            return seconds, name
-    return (1.0, "s") if longest_s >= 0.5 else (1e-3, "ms")
-
-
 def memory_unit(most_bytes: float) -> tuple[float, str]:
     """Bytes in the unit in which a memory reads well, and the unit's name."""
     for power, name in ((30, "GiB"), (20, "MiB")):

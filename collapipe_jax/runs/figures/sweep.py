@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from collapipe_jax.core.quantity import axis_texts
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
-from collapipe_jax.runs.figures.comparison import horizon, only_runnable, separate_rows
-from collapipe_jax.runs.results.realisations import Realisations, SweepLine, runnable
+from collapipe_jax.runs.figures.comparison import horizon, separate_rows
+from collapipe_jax.runs.results.realisations import Realisations, SweepLine, only_runnable, runnable
 from collapipe_jax.runs.studies.comparison import margin_text, round_means
 
 _STATISTICS = {"median": median_estimate, "mean": mean_estimate}

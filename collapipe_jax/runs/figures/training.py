@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.quantity import time_unit
 from collapipe_jax.core.statistics import Estimate, mean_estimate
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.runs.config.sweeps import SEED
@@ -32,7 +33,7 @@ def draw_progress(records: Sequence[RunRecord]) -> Figure:
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.0)
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
     longest_s = max(float(record.history["simulated_time_s"][-1]) for record in records)
-    unit_s, unit = style.time_unit(longest_s)
+    unit_s, unit = time_unit(longest_s)
     # Every run in all four panels.
     for look, record in zip(style.run_looks(records), records, strict=True):
         history = record.history
@@ -113,7 +114,7 @@ def _draw_seed(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
     """Runs of a seed, each through the rounds that were evaluated."""
     looks = style.policy_looks(names)
     longest_s = max(float(run.record.history["simulated_time_s"][-1]) for run in runs)
-    unit_s, unit = style.time_unit(longest_s)
+    unit_s, unit = time_unit(longest_s)
     for run in runs:
         history = run.record.history
         elapsed = history["simulated_time_s"] / unit_s
@@ -277,7 +278,7 @@ def draw_latency(records: Sequence[RunRecord]) -> Figure:
     panels: list[Axes] = []
     parts = [slowest_parts_s(record) for record in records]
     tops = [np.nansum(run, axis=1).max() for run in parts]
-    unit_s, unit = style.time_unit(max(tops))
+    unit_s, unit = time_unit(max(tops))
     for index, label in enumerate(run_labels(records)):
         shared = panels[0] if panels else None
         axes = figure.add_subplot(grid[divmod(index, columns)], sharex=shared, sharey=shared)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 Data = dict[str, Any]
 """Names and values that JSON holds; the page leaves out what is missing."""
@@ -63,22 +64,5 @@ def table(
 
 def config_table(config: Mapping[str, Any]) -> Data:
     """A configuration, one row a key."""
-    return table("configuration", "Configuration", ("key", "value"), list(_flat(config)))
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    rows = []
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            rows += _flat(value, f"{prefix}{key}.")
-        else:
-            rows.append((prefix + key, str(value)))
-    return rows
-
-
-def time_scale(longest_s: float) -> tuple[float, str]:
-    """Seconds in the unit in which a duration reads well, and the unit's name."""
-    for seconds, name in ((3600.0, "h"), (60.0, "min")):
-        if longest_s >= 2 * seconds:
-            return seconds, name
-    return 1.0, "s"
+    rows = [(key, str(value)) for key, value in flatten_dict(config, sep=".").items()]
+    return table("configuration", "Configuration", ("key", "value"), rows)

@@ -36,7 +36,7 @@ PARTS = {
 }
 """Words for parts of a round."""
 BASE_STATION = -1
-"""In place of the node where a link ends."""
+"""In place of a node, where a link ends at the base station."""
 
 
 def run_data(name: str, record: RunRecord, network: NetworkRounds) -> Data:
@@ -249,7 +249,7 @@ def _who_computes(record: RunRecord) -> str:
         trains, blocks = history["samples"] > 0, _range(history["client_blocks"])
         kind = "control units" if "control_unit_memory_bytes" in history else "devices"
         share = f"{trains.sum(axis=(1, 2)).mean():.3g} of {trains[0].size} {kind}"
-        return f"{share} train in a mean round of {policy}, each with {blocks} and own samples."
+        return f"{share} train in a mean round of {policy}, each with {blocks}."
     held = history["segments"]
     share = f"{(held > 0).sum(axis=(1, 2)).mean():.3g} of {held[0].size} devices"
     if not held.any():

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.quantity import axis_texts, bytes_to_mib
 from collapipe_jax.core.statistics import Estimate, median_estimate
 from collapipe_jax.edge.cost.latency import LatencyParts
@@ -26,6 +25,7 @@ from collapipe_jax.runs.results.realisations import (
     load_points,
     load_realisations,
     load_sweep,
+    only_runnable,
     runnable,
 )
 from collapipe_jax.runs.results.record import policy_label
@@ -43,7 +43,7 @@ _METRICS = {
 def comparison_page(workdir: str) -> Data:
     """The page of a comparison."""
     result = load_realisations(workdir, "compare")
-    kept = _only_runnable(result, workdir)
+    kept = only_runnable(result)
     summary = summarise(result)
     network, extent = _first_network(result)
     return {
@@ -59,7 +59,7 @@ def sweep_page(workdir: str) -> Data:
     """The page of a sweep of comparisons."""
     lines, points = load_sweep(workdir), load_points(workdir, "sweep")
     if not any(runnable(point.networks).any() for point in points):
-        raise _nobody_runs(workdir)
+        only_runnable(points[0])  # raises
     network, extent = _first_network(points[0])
     return {
         "title": "Sweep",
@@ -78,19 +78,6 @@ def _first_network(result: Realisations) -> tuple[Data, str]:
     data = {"name": "first network", "rounds": [0], "network": picture, "charts": [], "tables": []}
     text = network_sentence(network).replace("The network", "Of several networks the first", 1)
     return data, text
-
-
-def _only_runnable(result: Realisations, workdir: str) -> Realisations:
-    """The networks in which some cluster can hold the encoder."""
-    kept = runnable(result.networks)
-    if not kept.any():
-        raise _nobody_runs(workdir)
-    return result.only(kept)
-
-
-def _nobody_runs(workdir: str) -> InputError:
-    problem = "no cluster of any network can hold the encoder"
-    return InputError("--workdir", workdir, problem, "Compare with a smaller model")
 
 
 def _sentences(result: Realisations, summary: Mapping[str, Any]) -> list[str]:
@@ -206,15 +193,17 @@ def _sweep_sentences(lines: Sequence[SweepLine]) -> list[str]:
         kept = runnable(point.networks)
         if kept.any():
             found.append((value, point.only(kept)))
-    words, first = [], _place(swept, found[0][0])
-    for value, point in found[:1] + found[1:][-1:]:
-        policies = summarise(point)["policies"]
+    ends = found[:1] + found[1:][-1:]
+    summaries = [summarise(point) for _, point in ends]
+    words = []
+    for (value, point), summary in zip(ends, summaries, strict=True):
+        policies = summary["policies"]
         best = max(policies, key=lambda name: policies[name]["fastest"])
         part, share = _longest_part(point, best)
         text = f"{policy_label(best)}, which spends {share:.0f} % of its time on {part}"
         words.append(f"{_place(swept, value)} it is {text}")
     return [
-        f"At {first}, {_active(summarise(found[0][1]))}.",
+        f"At {_place(swept, found[0][0])}, {_active(summaries[0])}.",
         f"The fastest that keeps all limits: at {', and at '.join(words)}.",
     ]
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from collapipe_jax.core.quantity import time_unit
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.runs.report.charts import (
     Data,
@@ -10,7 +11,6 @@ from collapipe_jax.runs.report.charts import (
     line,
     line_chart,
     table,
-    time_scale,
 )
 from collapipe_jax.runs.report.network import network_of_run
 from collapipe_jax.runs.report.plan import load_plans
@@ -59,7 +59,7 @@ def _page(title: str, records: Sequence[RunRecord]) -> Data:
 def _charts(names: Sequence[str], records: Sequence[RunRecord]) -> list[Data]:
     """Charts of all runs together."""
     longest_s = max(float(record.history["simulated_time_s"][-1]) for record in records)
-    unit_s, unit = time_scale(longest_s)
+    unit_s, unit = time_unit(longest_s)
     task = find_task(records[0].config["task"]["kind"])
     pairs = list(zip(names, records, strict=True))
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from collapipe_jax.core.errors import InputWarning
+from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.statistics import running_mean
 from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep
 from collapipe_jax.runs.results.experiment import Results
@@ -265,6 +265,19 @@ def network_groups(result: Realisations) -> dict[str, np.ndarray]:
     overdrawn = networks["least_final_queue"].max(axis=1) > QUEUE_LIMIT * result.rounds
     below = (floor >= 1.0) & floors_bind(result) | overdrawn
     return {"within_floors": runs & ~below, "below_floors": runs & below, "cannot_run": ~runs}
+
+
+def only_runnable(result: Realisations) -> Realisations:
+    """The comparison without networks in which no cluster can ever hold the encoder.
+
+    Raises:
+      InputError: if no network is left.
+    """
+    kept = runnable(result.networks)
+    if not kept.any():
+        problem = "no network of the comparison can run a round"
+        raise InputError("realisations", len(kept), problem, "Give devices more memory")
+    return result.only(kept)
 
 
 def floors_bind(result: Realisations) -> bool:

@@ -54,7 +54,7 @@ def batches():
 def two_rounds(kind, **changed):
     """Parameters of two rounds, so that moments of the first are there in the second."""
     learner = LEARNERS[kind].replace(**changed)
-    # Compiled anew: a test changes what stands for rows that are not known.
+    # Compiled anew: a test changes the value of rows that are not known.
     one = jax.jit(type(learner).round.__wrapped__)
     state, data = learner.init(learner.model.init(jax.random.key(0))), batches()
     first, _ = one(learner, state, data, OUTCOMES[kind], KEY, 0)

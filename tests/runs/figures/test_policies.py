@@ -14,7 +14,7 @@ from support.made_up_comparisons import (
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import comparison
-from collapipe_jax.runs.figures.comparison import only_runnable
+from collapipe_jax.runs.results.realisations import only_runnable
 from collapipe_jax.runs.studies.comparison import summarise
 
 

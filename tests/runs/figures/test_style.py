@@ -7,6 +7,7 @@ import pytest
 from support.drawing import make_record
 from support.made_up_comparisons import EIGHT, compared, rulers
 
+from collapipe_jax.core.quantity import time_unit
 from collapipe_jax.runs.figures import limits, style, training
 
 
@@ -65,7 +66,7 @@ def test_memory_unit(most, unit):
     ("longest_s", "unit"), [(0.3, "ms"), (3, "s"), (119, "s"), (600, "min"), (9000, "h")]
 )
 def test_time_unit(longest_s, unit):
-    assert style.time_unit(longest_s)[1] == unit
+    assert time_unit(longest_s)[1] == unit
 
 
 def test_files_are_reproducible_and_embed_truetype(tmp_path):
