@@ -23,7 +23,7 @@ Figures = dict[str, Any]
 _EDGE = ("collapipe_jax/edge", "collapipe_jax/runs/studies", "collapipe_jax/runs/config")
 _LEARNING = ("collapipe_jax/learning", "collapipe_jax/runs/training", "collapipe_jax/runs/config")
 _METRICS = ("latency_s", "descent_s", "compute_latency_s", "device_memory_bytes", "energy_j")
-_LIMITS = ("memory", "networks_over_energy", "divergence")
+_LIMITS = ("memory", "server_memory", "networks_over_energy", "divergence")
 _RACERS = (
     "dssra,static_pipeline,titanic_pipelined,vanilla_fl,hierarchical_fl,splitfed,control_unit_fl"
 )
@@ -58,7 +58,7 @@ def of_comparison(folder: Path) -> Figures:
 
 
 def of_comparisons(first: str, *others: str) -> Callable[[Path], Figures]:
-    """The comparison of a folder in a folder, and those of others by name."""
+    """The comparison of one folder, and the policies of others by name."""
 
     def read(folder: Path) -> Figures:
         return of_comparison(folder / first) | {
@@ -171,14 +171,21 @@ _AGAINST_DRIFT = {
 _SHORT_RUN = "--config.training.rounds=4 --config.training.warmup_steps=2 --seeds=2"
 
 
-def _race(name: str, rounds: int, rates: str, *other: str) -> tuple[str]:
+def _race(name: str, score: str, minutes: float, rounds: int, rates: str, *other: str) -> Entry:
     words = (
         f".venv/bin/python -m experiments.studies.race --config={name} --workdir=FOLDER",
         f"--equal=time --seeds=5 --rates={rates} --policies={_RACERS}",
         f"--config.training.rounds={rounds} --config.training.warmup_steps=100",
         *other,
     )
-    return (" ".join(words),)
+    return Entry(
+        f"{score} in equal simulated time",
+        (" ".join(words),),
+        minutes,
+        of_race,
+        (*_EDGE, *_LEARNING),
+        needs="corpora",
+    )
 
 
 def _gap(name: str, rates: str) -> str:
@@ -334,34 +341,19 @@ ENTRIES = {
         _LEARNING,
         needs="corpora",
     ),
-    "race_clinc150": Entry(
-        "accuracy in equal simulated time",
-        _race("clinc150", 200, "1,2", "--config.evaluation.every_rounds=20"),
-        70,
-        of_race,
-        (*_EDGE, *_LEARNING),
-        needs="corpora",
+    "race_clinc150": _race(
+        "clinc150", "accuracy", 70, 200, "1,2", "--config.evaluation.every_rounds=20"
     ),
-    "race_tatoeba": Entry(
-        "BLEU in equal simulated time",
-        _race(
-            "tatoeba",
-            200,
-            "1,2,4",
-            "--config.evaluation.every_rounds=25 --config.evaluation.beams=1",
-        ),
+    "race_tatoeba": _race(
+        "tatoeba",
+        "BLEU",
         120,
-        of_race,
-        (*_EDGE, *_LEARNING),
-        needs="corpora",
+        200,
+        "1,2,4",
+        "--config.evaluation.every_rounds=25 --config.evaluation.beams=1",
     ),
-    "race_bc5cdr": Entry(
-        "span F1 in equal simulated time",
-        _race("bc5cdr", 100, "1,2", "--config.evaluation.every_rounds=10"),
-        180,
-        of_race,
-        (*_EDGE, *_LEARNING),
-        needs="corpora",
+    "race_bc5cdr": _race(
+        "bc5cdr", "span F1", 180, 100, "1,2", "--config.evaluation.every_rounds=10"
     ),
     "drift": Entry(
         "methods against drift, where every cluster has whole domains",
