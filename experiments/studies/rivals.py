@@ -34,7 +34,7 @@ from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import Control
 from collapipe_jax.edge.environment import reset
-from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.config.default import KEYS, Config
 from collapipe_jax.runs.config.files import parse_overrides, read_config
@@ -55,7 +55,7 @@ Setting = dict[str, Any]
 
 
 class Networks(NamedTuple):
-    """Networks on which all settings run, ``[R]``."""
+    """Networks on which all policies run, ``[R]``."""
 
     params: SystemParams
     keys: jax.Array
@@ -190,7 +190,7 @@ def _outcomes(
       InputError: if the file is of another configuration or of other networks.
     """
     rows = _rows_on_file(path, identity)
-    networks = _draw_networks(config, identity["networks"])
+    networks = draw_networks(config, identity["networks"])
     found: dict[str, list[tuple[Setting, Outcome]]] = {name: [] for name in cases}
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("settings", total=sum(map(len, cases.values())))
@@ -221,7 +221,7 @@ def _rows_on_file(path: Path, identity: Mapping[str, Any]) -> dict[str, dict[str
     return {row["setting"]: row for row in rows}
 
 
-def _draw_networks(config: Config, count: int) -> Networks:
+def draw_networks(config: Config, count: int) -> Networks:
     """The first networks of a configuration."""
     params = build_system_params(config)
     keys, rows = realisation_keys(seed_of(config, "network"), count), jnp.arange(count)
@@ -240,10 +240,15 @@ def _simulate(
     name: str, setting: Setting, config: Config, networks: Networks, rounds: int
 ) -> Outcome:
     """What a setting of a policy does on the networks that can run."""
-    params, keys, rows, control, runs = networks
     policy = make_policy(**{**config.policy.to_dict(), **setting, "name": name})
+    return outcome_of(policy, networks, rounds)
 
-    @quick_jit  # Every setting is a program of its own, and runs once.
+
+def outcome_of(policy: Policy, networks: Networks, rounds: int) -> Outcome:
+    """What a policy does on the networks that can run."""
+    params, keys, rows, control, runs = networks
+
+    @quick_jit  # Every policy is a program of its own, and runs once.
     def run(keys, rows, params):
         return simulate_reduced(
             keys, rows, params, (), policy=policy, rounds=rounds, reduce=per_round
