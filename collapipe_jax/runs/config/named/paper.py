@@ -1,15 +1,13 @@
 """The comparison of the paper's kind: BERT-base over 4 clusters of 5 boards.
 
-    collapipe compare --config=paper --rounds=100 --realisations=128 --workdir=runs/paper
+    collapipe compare --config=paper --rounds=100 --realisations=64 --workdir=runs/paper
 
-128 networks in a quarter of an hour on 2 cores. Parameters are those of default.py, each with its
+docs/results.md has its table. Parameters are those of default.py, each with its
 source or as our choice, with the workload of BERT-base. Two were chosen after a first look at
 results: budgets, since nobody can keep those of default.py, made for a tiny model; and the share of
 memory, see below.
 
-``paper:rich`` gives training the whole board, which no board can. It was the configuration of
-earlier results, over 50 rounds: the median latency of ``dssra`` was 291 s, of the static pipeline
-509 s.
+``paper:rich`` gives training the whole board, which no board can.
 
 **Memory.** The operating system of a Jetson Nano takes 0.3 to 0.5 GB without a desktop and 1.5 GB
 with one, and CUDA with its libraries 2 GB [1]. PyTorch grows by 1.7 GB of main memory, which a
@@ -19,7 +17,7 @@ is left. A desktop takes 0.8 GB [4], so 0.6 without. One share holds for all boa
 there on the smallest: 0.25 is the middle of its range. It is hard on boards of 8 GB.
 With 0.25 a board of 4 GB does not hold the whole model, as the paper supposes of all. One of 8 GB
 does if it accumulates gradients. Under 0.2 two clusters in five hold no encoder.
-docs/results.md has maps over the share.
+``configs/sweeps.py:memory`` sweeps the share.
 
 [1] github.com/microsoft/onnxruntime/issues/4259, [2] github.com/pytorch/pytorch/issues/12873,
 [3] github.com/NVIDIA-AI-IOT/tf_to_trt_image_classification/issues/5,
