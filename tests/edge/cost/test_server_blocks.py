@@ -63,8 +63,10 @@ def test_the_rest_of_the_network_sees_a_shorter_encoder():
     cut, short = as_problem(network), as_problem(shortened(network))
     found, expected = (evaluate(problem, as_decision(decision)) for problem in (cut, short))
     for name in COMPARED:
-        got, wanted = getattr(found, name), getattr(expected, name)
-        np.testing.assert_allclose(got, wanted, 1e-12, err_msg=name)
+        if name != "server_memory_bytes":  # the server holds the blocks that others do not see
+            got, wanted = getattr(found, name), getattr(expected, name)
+            np.testing.assert_allclose(got, wanted, 1e-12, err_msg=name)
+    assert found.server_memory_bytes > expected.server_memory_bytes
     for floor in (control_unit_floor_j, device_budget_floor_j, least_latency_s):
         np.testing.assert_allclose(floor(cut), floor(short), 1e-12)
 
