@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.custom_batching import custom_vmap
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 _CHUNK = {"cpu": 64}
 """Problems at a time: a working set that stays in a core's cache."""
@@ -22,39 +24,76 @@ _CHUNK_ELSEWHERE = 4096
 _SMALL_BATCH = 8
 
 
-def batch_last(solve: Callable, whole: bool = False) -> Callable:
+def batch_last(solve: Callable, whole: bool = False, like: Callable | None = None) -> Callable:
     """Turn a function of batched problems into one of a single problem.
 
     ``solve`` takes and returns trees of arrays with a trailing batch axis. Under ``jax.vmap``,
-    nested or not, all problems go through it together, a chunk of the batch at a time. If
-    ``whole``, it gets the whole batch, to use :func:`in_chunks` and :func:`improve_in_chunks`.
+    nested or not, all problems go through it together, a chunk of the batch at a time. It has no
+    derivative: stop gradients of its arguments.
+
+    Args:
+      solve: function of batches.
+      whole: whether it gets the whole batch, to use :func:`in_chunks` and
+        :func:`improve_in_chunks`.
+      like: function of batches that is traced for the structure, shapes and types of the results,
+        by default ``solve``. JAX asks for these at every ``vmap`` and loop around the call.
+        With a light one a large ``solve`` is traced once, when the program is built.
     """
     solve = solve if whole else in_chunks(solve)
 
-    @custom_vmap
-    def solve_batch(*arguments):
-        return solve(*arguments)
-
-    @solve_batch.def_vmap
-    def _(size, is_batched, *arguments):
-        def to_last(leaf, batched):
-            return _join_batches(leaf if batched else jnp.broadcast_to(leaf, (size, *leaf.shape)))
-
-        def to_first(leaf):
-            return jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, -1), -2, 0)
-
-        with jax.numpy_rank_promotion("allow"):
-            result = solve_batch(*jax.tree.map(to_last, arguments, tuple(is_batched)))
-        return jax.tree.map(to_first, result), jax.tree.map(lambda _: True, result)
-
     def solve_one(*arguments):
         batch_of_one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], arguments)
+        leaves, structure = jax.tree.flatten(batch_of_one)
         # Scalars of a problem meet arrays with its trailing axes all the time.
         with jax.numpy_rank_promotion("allow"):
-            result = solve_batch(*batch_of_one)
-        return jax.tree.map(lambda leaf: leaf[..., 0], result)
+            shapes = jax.eval_shape(like or solve, *batch_of_one)
+        results = _solve.bind(
+            *leaves,
+            solve=lambda *leaves: jax.tree.leaves(solve(*jax.tree.unflatten(structure, leaves))),
+            shapes=tuple((leaf.shape[:-1], leaf.dtype) for leaf in jax.tree.leaves(shapes)),
+        )
+        return jax.tree.unflatten(jax.tree.structure(shapes), [leaf[..., 0] for leaf in results])
 
     return solve_one
+
+
+_solve = Primitive("batch_last")
+"""A function of batches, traced when the program around it is lowered, for the batch of then."""
+_solve.multiple_results = True
+
+
+@_solve.def_abstract_eval
+def _(*arguments, solve, shapes):
+    (batch,) = {argument.shape[-1] for argument in arguments}
+    return [ShapedArray((*shape, batch), dtype) for shape, dtype in shapes]
+
+
+def _run(*arguments, solve, shapes):
+    with jax.numpy_rank_promotion("allow"):
+        results = solve(*arguments)
+    batch = arguments[0].shape[-1]
+    given = [(result.shape, result.dtype) for result in results]
+    assert given == [((*shape, batch), dtype) for shape, dtype in shapes], (given, shapes)
+    return results
+
+
+def _batch(arguments, axes, **parameters):
+    """One more batch is a longer batch."""
+    size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
+
+    def to_last(leaf, axis):
+        if axis is None:
+            return _join_batches(jnp.broadcast_to(leaf, (size, *leaf.shape)))
+        return _join_batches(jnp.moveaxis(leaf, axis, 0))
+
+    results = _solve.bind(*map(to_last, arguments, axes), **parameters)
+    split = [leaf.reshape(*leaf.shape[:-1], size, -1) for leaf in results]
+    return split, [leaf.ndim - 2 for leaf in split]
+
+
+_solve.def_impl(_run)
+batching.primitive_batchers[_solve] = _batch
+mlir.register_lowering(_solve, mlir.lower_fun(_run, multiple_results=True))
 
 
 def in_chunks(solve: Callable, times: int = 1) -> Callable:

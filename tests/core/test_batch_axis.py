@@ -97,6 +97,29 @@ def test_an_inner_axis_and_an_outer_one_of_different_arguments():
     assert_equal(crossed, one_by_one(repeated, wide, (2, 3)))
 
 
+def test_what_has_a_light_likeness_is_traced_once_in_all_axes_and_loops():
+    traced = []
+
+    def solve(values):
+        traced.append(values.shape)
+        return 2.0 * values
+
+    double = batch_last(solve, like=jnp.zeros_like)
+
+    def run(values):
+        return jax.lax.scan(lambda total, _: (total + double(values), None), values, length=3)[0]
+
+    values = random_arguments(2, 3)[1]
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.vmap(run)))(values), 7.0 * values, rtol=1e-6)
+    assert traced == [(6,)]
+
+
+def test_a_false_likeness_is_refused():
+    halves = batch_last(lambda values: values / 2, like=lambda values: jnp.stack([values] * 2))
+    with pytest.raises(AssertionError, match=r"\(1,\).*\(2,\)"):
+        jax.jit(halves)(jnp.ones(()))
+
+
 @pytest.mark.parametrize("count", [3, 4, 8, 11])
 def test_a_batch_larger_than_a_chunk(monkeypatch, count):
     seen = []

@@ -28,7 +28,12 @@ from collapipe_jax.edge.solver.active_sets import (
     fill_sets,
     linear_costs,
 )
-from collapipe_jax.edge.solver.allocate import Solution, certified, descend_jointly
+from collapipe_jax.edge.solver.allocate import (
+    Solution,
+    certified,
+    descend_jointly,
+    solution_like,
+)
 from collapipe_jax.edge.solver.candidates import (
     Candidates,
     candidate_of,
@@ -91,7 +96,10 @@ def alternating(
     def solve(problem):
         return alternate(problem, static_pipelines(problem, micro_batches), decides, turns)
 
-    return batch_last(solve)(jax.lax.stop_gradient(problem))
+    def like(problem):
+        return solution_like(static_pipelines(problem, micro_batches))
+
+    return batch_last(solve, like=like)(jax.lax.stop_gradient(problem))
 
 
 def alternate(

@@ -35,7 +35,12 @@ from collapipe_jax.edge.cost.static_pipeline import (
 )
 from collapipe_jax.edge.network.channel import d2d_sinr
 from collapipe_jax.edge.solver.active_sets import candidate_sets
-from collapipe_jax.edge.solver.allocate import Solution, allocate_batch, certified
+from collapipe_jax.edge.solver.allocate import (
+    Solution,
+    allocate_batch,
+    certified,
+    solution_like,
+)
 from collapipe_jax.edge.solver.candidates import (
     Candidates,
     Start,
@@ -160,7 +165,8 @@ def _improve(
         before = _previous_partition(problem, micro_batches)
         return _apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
-    return batch_last(solve, whole=True)(problem, first)
+    solve_whole = batch_last(solve, whole=True, like=lambda _, first: solution_like(first))
+    return solve_whole(problem, first)
 
 
 def _search(

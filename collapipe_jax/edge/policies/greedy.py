@@ -22,7 +22,12 @@ from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipelines
 from collapipe_jax.edge.network.channel import least_bit_energy_j
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, previous_partition
-from collapipe_jax.edge.solver.allocate import Solution, certified, descend_jointly
+from collapipe_jax.edge.solver.allocate import (
+    Solution,
+    certified,
+    descend_jointly,
+    solution_like,
+)
 from collapipe_jax.edge.solver.candidates import (
     Candidates,
     Start,
@@ -84,7 +89,10 @@ def greedy(
     def solve(problem):
         return _solve(problem, micro_batches, config)
 
-    return batch_last(solve)(jax.lax.stop_gradient(problem))
+    def like(problem):
+        return solution_like(static_pipelines(problem, micro_batches))
+
+    return batch_last(solve, like=like)(jax.lax.stop_gradient(problem))
 
 
 def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Solution:

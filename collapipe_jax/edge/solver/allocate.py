@@ -262,6 +262,12 @@ class Solution(NamedTuple):
     status: Array
 
 
+def solution_like(decision: Decision) -> Solution:
+    """Structure, shapes and types of a solution with such a decision; the numbers are zeros."""
+    number = jnp.zeros_like(decision.d2e_share[0])
+    return Solution(decision, number, number, number, number.astype(int))
+
+
 def allocate(problem: RoundProblem, decision: Decision, steps: int = 200) -> Solution:
     """Best shares and powers for the partition of a decision.
 
