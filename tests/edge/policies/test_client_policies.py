@@ -22,6 +22,7 @@ from collapipe_jax.edge.cost.client_round import client_memory_bytes
 from collapipe_jax.edge.policies.client_shares import even_parts, min_max_parts
 
 split = jax.jit(even_parts)
+unpipelined = functools.partial(splitfed, client_micro_batches=1)
 
 
 @given(st.integers(1, 40), st.lists(st.booleans(), min_size=5, max_size=5))
@@ -66,12 +67,11 @@ def test_vanilla_fl_ignores_memory_and_is_reported_so():
 @pytest.mark.parametrize("room_for", [0, 1, 2])
 def test_splitfed_takes_as_many_blocks_as_fit_the_smallest_device(room_for):
     problem = with_ends(pick(plain_problems(1, 2, 3, 6), 0))
-    whole = functools.partial(splitfed, client_micro_batches=1)
-    held = whole(problem).replace(client_blocks=jnp.int32(room_for))
+    held = unpipelined(problem).replace(client_blocks=jnp.int32(room_for))
     needed = client_memory_bytes(problem.workload, held)[1, 2]
     memory = problem.compute.memory_bytes.at[1, 2].set(needed)
     tight = problem.replace(compute=problem.compute.replace(memory_bytes=memory))
-    decision = whole(tight)
+    decision = unpipelined(tight)
     assert int(decision.client_blocks) == room_for
     assert not violations(tight, decision)["memory"]
 
@@ -147,7 +147,7 @@ def test_equal_clients_get_even_parts_and_nobody_is_slower_for_it():
     problems = plain_problems(4, 2, 3, 4)
     for index in range(4):
         problem = with_ends(pick(problems, index))
-        for policy in (vanilla_fl, hierarchical_fl, splitfed):
+        for policy in (vanilla_fl, hierarchical_fl, unpipelined):
             even, best = (policy(problem, split=split) for split in ("even", "min_max"))
             assert int(best.samples.sum()) == int(even.samples.sum())
             slower = evaluate(problem, best).latency_s / evaluate(problem, even).latency_s
@@ -195,13 +195,13 @@ def test_one_compilation_for_all_networks_of_a_shape():
 
 def test_a_cut_of_half_is_the_default_and_memory_clips_a_cut():
     problem = with_ends(pick(plain_problems(1, 2, 3, 6), 0))
-    half, number = splitfed(problem), splitfed(problem, cut="3")
+    half, number = unpipelined(problem), unpipelined(problem, cut="3")
     for one, other in zip(jax.tree.leaves(half), jax.tree.leaves(number), strict=True):
         np.testing.assert_array_equal(one, other)
     memory = problem.compute.memory_bytes.at[0, 0].set(1.0)
     tight = problem.replace(compute=problem.compute.replace(memory_bytes=memory))
-    assert int(splitfed(tight, cut="5").client_blocks) == 0
-    assert int(splitfed(problem, cut="6").client_blocks) == 6
+    assert int(unpipelined(tight, cut="5").client_blocks) == 0
+    assert int(unpipelined(problem, cut="6").client_blocks) == 6
 
 
 @pytest.mark.parametrize("shares", ["equal", pytest.param("min_max", marks=pytest.mark.slow)])
@@ -209,9 +209,9 @@ def test_the_best_cut_is_the_fastest_of_all(shares):
     problems = plain_problems(4, 2, 3, 4)
     for index in range(4):
         problem = with_ends(pick(problems, index))
-        cuts = [splitfed(problem, str(cut), shares=shares) for cut in range(5)]
+        cuts = [unpipelined(problem, str(cut), shares=shares) for cut in range(5)]
         latencies_s = [float(evaluate(problem, decision).latency_s) for decision in cuts]
-        best = splitfed(problem, "best", shares=shares)
+        best = unpipelined(problem, "best", shares=shares)
         assert float(evaluate(problem, best).latency_s) == pytest.approx(min(latencies_s), rel=1e-5)
 
 
