@@ -2,8 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# With uv the versions in uv.lock, otherwise the newest that pyproject.toml allows.
+ifeq ($(shell command -v uv),)
 # --no-compile: Python compiles a module when it is first imported, and most installed ones never are.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
+install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(1:%=--editable ".[%]")
+else
+install = uv sync --quiet --locked --inexact --python $(BIN)/python $(1:%=--extra %)
+endif
 
 .PHONY: setup setup-test setup-docs quickstart results test test-all lint docs clean
 
@@ -14,16 +19,16 @@ setup-docs: $(VENV)/.installed-docs
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) ".[train,figures]"
+$(VENV)/.installed: pyproject.toml uv.lock | $(VENV)/bin/python
+	$(call install,train figures)
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) ".[test]"
+$(VENV)/.installed-test: pyproject.toml uv.lock | $(VENV)/bin/python
+	$(call install,test)
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) ".[docs]"
+$(VENV)/.installed-docs: pyproject.toml uv.lock | $(VENV)/bin/python
+	$(call install,docs)
 	@touch $@ $(VENV)/.installed
 
 quickstart: setup
