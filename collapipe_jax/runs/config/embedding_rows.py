@@ -7,15 +7,17 @@ import numpy as np
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.problem import EmbeddingRows
-from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.rows_read import RowCounts, mean_rows
+from collapipe_jax.learning.tasks.task import ModelCounts
 from collapipe_jax.runs.config.default import Config
 
 _OF_A_CLUSTER, _OF_CLUSTERS = 6, 3
 """Steps between points, from one sample to a mini-batch, and from there to those of all."""
 
 
-def build_embedding_rows(config: Config, counts: RowCounts | None) -> EmbeddingRows | None:
+def build_embedding_rows(
+    config: Config, work: ModelCounts, counts: RowCounts | None
+) -> EmbeddingRows | None:
     """Rows that a round reads: of texts that were counted, or by Heaps' law; None if all travel.
 
     Raises:
@@ -24,7 +26,6 @@ def build_embedding_rows(config: Config, counts: RowCounts | None) -> EmbeddingR
     payload, training, rows = config.payload, config.training, config.task.vocabulary_size
     if payload.embedding_rows == "all":
         return None
-    work = find_task(config.task.kind).count_work(config)
     width, steps, batch = config.model.width, training.local_steps, training.batch
     if work.embedding_parameters < rows * width:
         problem = f"the embedding of {config.task.kind} has no table of {rows} tokens"

@@ -48,6 +48,7 @@ from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_counts, recomputed_flops
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.rows_read import RowCounts
+from collapipe_jax.learning.tasks.task import ModelCounts
 from collapipe_jax.runs.config.checks import typed_values
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.embedding_rows import build_embedding_rows
@@ -203,6 +204,8 @@ def build_system_params(
         cluster_weight = np.full(config.network.clusters, 1.0 / config.network.clusters)
     weight = jnp.asarray(cluster_weight, jnp.float32)
     geometry = quantities(TopologyParams)
+    task = find_task(config.task.kind)
+    sizes, work = task.make_sizes(config), task.count_work(config)
     return SystemParams(
         topology=TopologyParams(**{name: config.network[name] for name in geometry}),
         networks=None if networks is None else _check_networks(networks, config, recorded),
@@ -211,18 +214,18 @@ def build_system_params(
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
         devices=DeviceParams(**config.devices),
         radio=_build_radio(config.radio),
-        workload=_build_workload(config),
+        workload=_build_workload(config, sizes, work),
         learning=_fill(Learning, learning, cluster_weight=weight, drift=drift),
         control=_fill(
             ControlParams,
             control,
             queue_params=_fill(EffectiveQueueParams, control),
-            switching=_build_switching(config),
+            switching=_build_switching(config, sizes),
             reference_micro_batches=config.policy.micro_batches,
         ),
         secure_aggregation=_build_secure_exchange(config),
         signalling=_build_signalling(config),
-        embedding_rows=build_embedding_rows(config, row_counts),
+        embedding_rows=build_embedding_rows(config, work, row_counts),
     )
 
 
@@ -247,7 +250,7 @@ def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> 
     return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
 
 
-def _build_switching(config: Config) -> SwitchingParams | None:
+def _build_switching(config: Config, sizes: EncoderConfig) -> SwitchingParams | None:
     """What changing partitions costs; without that nothing is carried from round to round."""
     control, bits = config.control, None
     # Averaged moments are handed out in every round as it is, and none are left after a reset.
@@ -255,7 +258,6 @@ def _build_switching(config: Config) -> SwitchingParams | None:
     state_bytes = OPTIMIZERS[config.training.client_optimizer if keeps else "sgd"]
     state_bytes += _residual_bytes(config)
     if control.moments_move and state_bytes > OPTIMIZERS["sgd"]:
-        sizes = find_task(config.task.kind).make_sizes(config)
         moment_bits = block_moment_bits(sizes, state_bytes, config.payload.trained_fraction)
         bits = jnp.asarray(moment_bits)
     if bits is None and control.switching_cost == control.hysteresis == 0.0:
@@ -307,9 +309,9 @@ def _build_secure_exchange(config: Config) -> SecureExchange | None:
     )
 
 
-def _build_workload(config: Config) -> Workload:
+def _build_workload(config: Config, sizes: EncoderConfig, work: ModelCounts) -> Workload:
     """Work of a round, from the sizes of the model that is trained."""
-    task, training, payload = find_task(config.task.kind), config.training, dict(config.payload)
+    training, payload = config.training, dict(config.payload)
     # What travels with every parameter is priced as more bits of it.
     numbers, update_bits = numbers_per_parameter(training), payload.pop("update_number_bits")
     for name in ("error_feedback", "embedding_rows", "row_law_scale", "row_law_exponent"):
@@ -317,7 +319,7 @@ def _build_workload(config: Config) -> Workload:
     parameter_bits = payload["parameter_number_bits"]
     payload["parameter_number_bits"] *= numbers
     plain = encoder_workload(
-        task.make_sizes(config),
+        sizes,
         schedule=config.pipeline.schedule,
         capacity=config.pipeline.capacity or None,
         server_blocks=config.model.server_blocks,
@@ -327,7 +329,7 @@ def _build_workload(config: Config) -> Workload:
         state_bytes_per_parameter=bytes_held(training) + _residual_bytes(config),
         update_ratio=quantisation.update_ratio(update_bits, parameter_bits, numbers),
         **payload,
-        **task.count_work(config)._asdict(),
+        **work._asdict(),
     )
     return jax.tree.map(jnp.asarray, plain)
 
