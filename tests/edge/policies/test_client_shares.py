@@ -42,7 +42,7 @@ def test_shares_are_those_of_a_root_finder(x64):
 
 @functools.partial(jax.jit, static_argnums=0)
 def decided(policy, problem):
-    """A decision, its senders with ends and limits, and latencies with its shares and equal ones."""
+    """A decision, ends of its senders, limits of shares, and latencies beside equal shares."""
     decision = policy(problem)
     end_s, used = client_latency_s(problem, decision), sends(decision)
     if not decision.whole_model:

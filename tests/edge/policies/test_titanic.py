@@ -18,6 +18,7 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.baselines import affinity_s, near_equal_sizes, titanic
 
 CLUSTERS, DEVICES, BLOCKS = 3, 5, 7
+NETWORKS = 24
 
 
 def _decide(problem, micro_batches, partitions):
@@ -135,13 +136,13 @@ def test_affinities_by_hand():
 )
 def test_the_best_of_all_placements(wanted, partitions):
     """Wanted and finest micro-batches, more partitions, and the static pipeline: all occur."""
-    problem = random_problems(60, CLUSTERS, DEVICES, BLOCKS, scarce, seed=partitions)
+    problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, scarce, seed=partitions)
     decision, fallback = decide(problem, wanted, partitions), static(problem, wanted)
     assert np.all(feasible(problem, decision))
     rooms = np.asarray(room(problem, problem.workload.micro_batch_choices[0]))
     decision, fallback, problem = jax.device_get((decision, fallback, problem))
     seen = []
-    for index in range(60):
+    for index in range(NETWORKS):
         one = (pick(decision, index), pick(fallback, index), wanted, partitions)
         for n in range(CLUSTERS):
             seen.append(check_cluster(pick(problem, index), n, rooms[index], *one))
@@ -151,7 +152,7 @@ def test_the_best_of_all_placements(wanted, partitions):
 
 
 def test_feasible_on_every_network():
-    problem = random_problems(60, CLUSTERS, DEVICES, BLOCKS, scarce, seed=9)
+    problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, scarce, seed=9)
     decision = decide(problem, 3, 3)
     assert np.all(feasible(problem, decision))
     runs = np.asarray(runnable(problem))
