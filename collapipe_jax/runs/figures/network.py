@@ -14,18 +14,18 @@ from matplotlib.lines import Line2D
 
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.report.network import NetworkRounds, network_of_run
-from collapipe_jax.runs.report.rounds import BASE_STATION, links_of_round
+from collapipe_jax.runs.report.rounds import BASE_STATION, LINK_CLASSES, links_of_round
 from collapipe_jax.runs.results.record import RunRecord, run_labels
 from collapipe_jax.runs.results.timeline import index_of_round
 
 _COLUMNS = 4
 _PANEL_IN = style.DOUBLE_WIDTH_IN / _COLUMNS
-# From an SINR in dB on: colour, dashes and words, the worst first.
-_QUALITY = (
-    (-np.inf, style.VERMILLION, (0, (1, 1)), "SINR below 5 dB"),
-    (5.0, style.ORANGE, (0, (4, 1.5)), "5 to 15 dB"),
-    (15.0, style.SKY, "-", "15 to 25 dB"),
-    (25.0, style.BLUE, "-", "25 dB or more"),
+# Colour and dashes of every class of links.
+_LOOKS = (
+    (style.VERMILLION, (0, (1, 1))),
+    (style.ORANGE, (0, (4, 1.5))),
+    (style.SKY, "-"),
+    (style.BLUE, "-"),
 )
 
 
@@ -54,7 +54,7 @@ def draw_network(records: Sequence[RunRecord], round_number: int | None = None) 
             axes.set_title(f"cluster {cluster}", loc="left")
     handles = [
         Line2D([], [], color=color, linestyle=dashes, label=words)
-        for _, color, dashes, words in _QUALITY
+        for (color, dashes), (_, words) in zip(_LOOKS, LINK_CLASSES, strict=True)
     ]
     handles.append(_marker("^", style.PURPLE, "base station"))
     handles.append(_marker("s", style.BLACK, "control unit"))
@@ -72,9 +72,9 @@ def _places(network: NetworkRounds, at: int) -> np.ndarray:
 
 
 def _link(axes: Axes, start: np.ndarray, end: np.ndarray, decibel: float | None) -> None:
-    """An arrow in the look of its quality."""
+    """An arrow in the look of its class."""
     known = -np.inf if decibel is None else decibel
-    _, color, dashes, _ = [one for one in _QUALITY if known >= one[0]][-1]
+    color, dashes = _LOOKS[sum(known >= least for least, _ in LINK_CLASSES[1:])]
     look = {"arrowstyle": "-|>", "color": color, "linestyle": dashes, "linewidth": 1.2}
     look |= {"connectionstyle": "arc3,rad=0.12", "shrinkA": 5, "shrinkB": 5}
     axes.annotate("", xy=end, xytext=start, arrowprops=look, zorder=1)

@@ -37,6 +37,13 @@ PARTS = {
 """Words for parts of a round."""
 BASE_STATION = -1
 """In place of a node, where a link ends at the base station."""
+LINK_CLASSES = (
+    (None, "SINR below 5 dB"),
+    (5.0, "5 to 15 dB"),
+    (15.0, "15 to 25 dB"),
+    (25.0, "25 dB or more"),
+)
+"""Least SINR in dB of every class of links, the worst first, with its words."""
 
 
 def run_data(name: str, record: RunRecord, network: NetworkRounds) -> Data:
@@ -73,6 +80,7 @@ def network_data(
         "gflops_per_s": plain(np.asarray(compute.flops_per_s) / 1e9, 3),
         "memory_mib": plain(bytes_to_mib(np.asarray(compute.memory_bytes)), 4),
         "links": [links_of_round(network, index) for index in picked],
+        "link_classes": LINK_CLASSES,
     }
     if record is None:
         return found
