@@ -5,13 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
-from support.compiled import evaluate, splitfed, vanilla_fl
+from support.compiled import decide, evaluate, splitfed, static_pipeline, vanilla_fl
 from support.random_problems import pick, plain_problems, random_problems, with_ends
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
 from collapipe_jax.edge.cost.client_round import client_latency_s, sends
 from collapipe_jax.edge.cost.convergence import lossless_divergence
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
     efficient_sinr,
@@ -21,7 +20,7 @@ from collapipe_jax.edge.network.channel import (
 )
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.policies.greedy import greedy
-from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.edge.solver.allocate import BROKEN
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
@@ -60,7 +59,7 @@ def test_nothing_is_lost_and_every_time_grows(problem):
 def test_without_a_threshold_one_attempt_is_enough(problem, name):
     problem = with_ends(problem)
     perfect = problem.replace(radio=problem.radio.replace(outage_threshold=jnp.zeros(())))
-    decision = make_policy(name, shares="equal")(jax.random.key(0), problem)
+    decision = decide(name, problem, shares="equal")
     jax.tree.map(
         np.testing.assert_array_equal,
         evaluate(perfect, decision),
@@ -131,8 +130,7 @@ def test_a_link_whose_attempts_overflow_is_a_dead_one(problem, link):
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_decides_with_reliable_links(problem, name):
     problem = made_reliable(with_ends(problem))
-    decide = jax.jit(lambda problem: make_policy(name)(jax.random.key(0), problem))
-    cost = evaluate(problem, decide(problem))
+    cost = evaluate(problem, decide(name, problem))
     assert np.isfinite(cost.latency_s)
     assert np.all(cost.loss_probability == 0)
 
