@@ -12,10 +12,11 @@ from collapipe_jax.edge.policies import client_policies, registry
 from collapipe_jax.edge.policies import dssra as _dssra
 
 
-def _read(function):
+def in_numpy(function, **options):
     """The compiled function with results in NumPy, where a comparison compiles nothing."""
-    whole = jax.jit(function)
+    whole = jax.jit(function, **options)
 
+    @functools.wraps(function)
     def call(*arguments):
         return jax.device_get(whole(*arguments))
 
@@ -23,15 +24,15 @@ def _read(function):
     return call
 
 
-evaluate = _read(_evaluate.evaluate)
-violations = _read(feasibility.violations)
-is_feasible = _read(feasibility.is_feasible)
-sends = _read(client_round.sends)
-by_sender = _read(client_round.by_sender)
-client_links = _read(client_round.client_links)
-replica_links = _read(client_round.replica_links)
-control_unit_floor_j = _read(queues.control_unit_floor_j)
-least_latency_s = _read(queues.least_latency_s)
+evaluate = in_numpy(_evaluate.evaluate)
+violations = in_numpy(feasibility.violations)
+is_feasible = in_numpy(feasibility.is_feasible)
+sends = in_numpy(client_round.sends)
+by_sender = in_numpy(client_round.by_sender)
+client_links = in_numpy(client_round.client_links)
+replica_links = in_numpy(client_round.replica_links)
+control_unit_floor_j = in_numpy(queues.control_unit_floor_j)
+least_latency_s = in_numpy(queues.least_latency_s)
 
 dssra = jax.jit(_dssra.dssra)
 static_pipeline = jax.jit(_static_pipeline.static_pipeline)
