@@ -10,7 +10,7 @@ from support.random_allocations import sum_to_one
 from collapipe_jax.edge.solver import smooth_maximum
 from collapipe_jax.edge.solver.smooth_maximum import PowerMean, Weights
 
-floored = in_numpy(smooth_maximum.floored)
+floored = in_numpy(smooth_maximum.floored, static_argnums=1)
 mean_slope = in_numpy(smooth_maximum.mean_slope)
 power_mean = in_numpy(smooth_maximum.power_mean, static_argnums=2)
 to_inverse = in_numpy(smooth_maximum.to_inverse, static_argnums=1)
@@ -78,7 +78,7 @@ def test_parts_are_better_weights_until_they_gather_on_the_maximum():
     for _ in range(300):
         mean = power_mean(values, weights, 0.1)
         assert np.all(mean.value >= last * (1 - 1e-5))
-        last, weights = mean.value, floored(mean.part, 5.0)
+        last, weights = mean.value, floored(mean.part, 5)
         np.testing.assert_allclose(weights.sum(axis=0), 1.0)
         assert np.all(weights > 0)
     np.testing.assert_allclose(mean.value, values.max(axis=0), rtol=1e-5)
