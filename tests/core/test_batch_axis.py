@@ -1,5 +1,7 @@
 """A function of a batch behaves as the plain function that it stands for."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,7 +67,7 @@ def test_one_call():
 
 def test_many_side_by_side():
     arguments = random_arguments(5)
-    assert_equal(jax.vmap(wrapped)(*arguments), one_by_one(*arguments, (5,)))
+    assert_equal(jax.jit(jax.vmap(wrapped))(*arguments), one_by_one(*arguments, (5,)))
 
 
 def test_many_of_many():
@@ -77,21 +79,23 @@ def test_many_of_many():
 def test_along_another_axis_than_the_first():
     tables, scale = random_arguments(5)
     turned = {"matrix": np.moveaxis(tables["matrix"], 0, 1), "shift": tables["shift"].T}
-    got = jax.vmap(wrapped, in_axes=({"matrix": 1, "shift": 1}, 0))(turned, scale)
+    got = jax.jit(jax.vmap(wrapped, in_axes=({"matrix": 1, "shift": 1}, 0)))(turned, scale)
     assert_equal(got, one_by_one(tables, scale, (5,)))
 
 
 def test_what_all_share_is_repeated():
     tables, _ = random_arguments()
     scale = random_arguments(2, 3)[1]
-    shared = jax.vmap(jax.vmap(wrapped, in_axes=(None, 0)), in_axes=(None, 0))(tables, scale)
+    twice = jax.jit(jax.vmap(jax.vmap(wrapped, in_axes=(None, 0)), in_axes=(None, 0)))
+    shared = twice(tables, scale)
     repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, 3, *leaf.shape)), tables)
     assert_equal(shared, one_by_one(repeated, scale, (2, 3)))
 
 
 def test_an_inner_axis_and_an_outer_one_of_different_arguments():
     tables, scale = random_arguments(3)[0], random_arguments(2)[1]
-    crossed = jax.vmap(jax.vmap(wrapped, in_axes=(0, None)), in_axes=(None, 0))(tables, scale)
+    twice = jax.jit(jax.vmap(jax.vmap(wrapped, in_axes=(0, None)), in_axes=(None, 0)))
+    crossed = twice(tables, scale)
     repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, *leaf.shape)), tables)
     wide = np.broadcast_to(scale[:, None], (2, 3))
     assert_equal(crossed, one_by_one(repeated, wide, (2, 3)))
@@ -131,15 +135,17 @@ def test_a_batch_larger_than_a_chunk(monkeypatch, count):
     monkeypatch.setattr(batch_axis, "_CHUNK", {"cpu": 4})
     monkeypatch.setattr(batch_axis, "_CHUNK_ELSEWHERE", 4)
     arguments = random_arguments(count)
-    assert_equal(jax.vmap(batch_last(watched))(*arguments), one_by_one(*arguments, (count,)))
+    assert_equal(
+        jax.jit(jax.vmap(batch_last(watched)))(*arguments), one_by_one(*arguments, (count,))
+    )
     assert seen[-1] == (min(count, 4),)
 
 
 def test_chunks_may_be_larger_for_a_lighter_function(monkeypatch):
     monkeypatch.setattr(batch_axis, "_CHUNK", {"cpu": 4})
     monkeypatch.setattr(batch_axis, "_CHUNK_ELSEWHERE", 4)
-    values = jnp.arange(11.0)
-    sizes = in_chunks(lambda one: jnp.full_like(one, len(one)), times=2)(values)
+    values = np.arange(11.0)
+    sizes = jax.jit(in_chunks(lambda one: jnp.full_like(one, len(one)), times=2))(values)
     np.testing.assert_array_equal(sizes, 8.0)
 
 
@@ -153,10 +159,10 @@ def test_only_problems_that_need_it_are_improved(monkeypatch, needed):
         jax.debug.callback(lambda: calls.append(1))
         return {"sum": answer["sum"] + problem, "rows": 2.0 * answer["rows"]}
 
-    problem = jnp.arange(11.0)
-    before = {"sum": 10.0 * problem, "rows": jnp.stack([problem, -problem])}
+    problem = np.arange(11.0, dtype=np.float32)
+    before = {"sum": 10.0 * problem, "rows": np.stack([problem, -problem])}
     is_needed = np.isin(np.arange(11), list(needed))
-    after = jax.jit(lambda: improve_in_chunks(improve, jnp.asarray(is_needed), problem, before))()
+    after = jax.jit(functools.partial(improve_in_chunks, improve))(is_needed, problem, before)
     np.testing.assert_array_equal(after["sum"], np.where(is_needed, 11.0, 10.0) * problem)
     doubled = np.where(is_needed, 2.0, 1.0) * np.asarray(before["rows"])
     np.testing.assert_array_equal(after["rows"], doubled)

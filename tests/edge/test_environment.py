@@ -1,13 +1,12 @@
 """Rounds under vmap and scan against plain loops, and queues against (20)."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import compiles
+from support.compiled import control_unit_floor_j
 from support.tiny_system import tiny_params
 
-from collapipe_jax.edge.control.queues import control_unit_floor_j
 from collapipe_jax.edge.environment import (
     Environment,
     initial_state,
@@ -22,7 +21,7 @@ from collapipe_jax.edge.system import sample_system
 
 ROUNDS, REALISATIONS = 9, 5
 policy = make_policy("static_pipeline", 4)
-draw = jax.jit(sample_system)
+draw, start_of, problem_of = jax.jit(sample_system), jax.jit(initial_state), jax.jit(observe)
 one_round = jax.jit(
     lambda key, system, state: simulate_round(Environment(system, state, key), policy)
 )
@@ -43,7 +42,7 @@ def history():
 
 
 def with_queue_params(system, **params):
-    changed = {name: jnp.asarray(value) for name, value in params.items()}
+    changed = {name: jax.device_put(value) for name, value in params.items()}
     return system.replace(queue_params=system.queue_params.replace(**changed))
 
 
@@ -53,7 +52,7 @@ def test_equal_to_loops_over_keys_and_rounds(history):
     for index, key in enumerate(keys()):
         system_key, state_key, rounds_key = jax.random.split(key, 3)
         system = draw(system_key, params)
-        state = initial_state(state_key, system)
+        state = start_of(state_key, system)
         for t, round_key in enumerate(jax.random.split(rounds_key, ROUNDS)):
             state, happened = one_round(round_key, system, state)
             jax.tree.map(
@@ -101,12 +100,12 @@ def test_nobody_there_spends_nothing():
 @pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
 def test_every_device_is_available_in_this_share_of_rounds_whatever_the_others_are(share):
     system = draw(jax.random.key(0), tiny_params(availability=share))
-    state = initial_state(jax.random.key(1), system)
+    state = start_of(jax.random.key(1), system)
 
     @jax.jit
     @jax.vmap
     def memory_bytes(key):
-        return observe(Environment(system, state, key)).compute.memory_bytes
+        return problem_of(Environment(system, state, key)).compute.memory_bytes
 
     memory = np.asarray(memory_bytes(jax.random.split(jax.random.key(2), 4000)))
     available = memory > 0
@@ -138,10 +137,10 @@ def test_a_frozen_channel_repeats_its_rounds():
 def test_the_queue_floor_is_the_least_effective_queue_of_divergence_and_leaves_the_queue_alone():
     system = draw(jax.random.key(0), tiny_params())
     system = with_queue_params(system, divergence_queue_floor=2.5)
-    state = initial_state(jax.random.key(1), system)
+    state = start_of(jax.random.key(1), system)
     for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
-        with_backlog = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
-        problem = observe(Environment(system, with_backlog, jax.random.key(2)))
+        with_backlog = state._replace(queues=state.queues._replace(divergence=np.float32(queue)))
+        problem = problem_of(Environment(system, with_backlog, jax.random.key(2)))
         assert float(problem.control.divergence_queue) == seen
         after, happened = one_round(jax.random.key(2), system, with_backlog)
         target = float(problem.control.divergence_target)
@@ -151,15 +150,17 @@ def test_the_queue_floor_is_the_least_effective_queue_of_divergence_and_leaves_t
 
 def test_the_queue_floor_of_energy_holds_at_every_node_and_leaves_queues_alone():
     system = with_queue_params(draw(jax.random.key(0), tiny_params()), energy_queue_floor=0.5)
-    state = initial_state(jax.random.key(1), system)
-    queue = jnp.zeros_like(state.queues.energy).at[0, 1].set(0.2).at[1, 2].set(3.0)
+    state = start_of(jax.random.key(1), system)
+    queue = np.zeros(state.queues.energy.shape, np.float32)
+    queue[0, 1], queue[1, 2] = 0.2, 3.0
     with_backlog = state._replace(queues=state.queues._replace(energy=queue))
-    problem = observe(Environment(system, with_backlog, jax.random.key(2)))
+    problem = problem_of(Environment(system, with_backlog, jax.random.key(2)))
     seen = np.full(queue.shape, 0.5)
     seen[1, 2] = 3.0
     np.testing.assert_array_equal(problem.control.energy_queue, seen)
     after, happened = one_round(jax.random.key(2), system, with_backlog)
-    grown = queue + happened.cost.energy_j / problem.control.energy_budget_j - 1
+    budget_j = np.asarray(problem.control.energy_budget_j)
+    grown = queue + np.asarray(happened.cost.energy_j) / budget_j - 1
     np.testing.assert_allclose(after.queues.energy, np.maximum(grown, 0), atol=1e-5)
 
 
@@ -170,12 +171,13 @@ def test_a_fade_that_no_decision_can_afford_counts_in_its_own_round():
         unavoidable_arrival_weight=0.5,
     )
     mean = system.mean_problem
-    faded = mean.radio.replace(d2e_gain=mean.radio.d2e_gain * jnp.array([1e-4, 1.0])[:, None])
+    gain = np.asarray(mean.radio.d2e_gain) * np.float32([[1e-4], [1.0]])
+    faded = mean.radio.replace(d2e_gain=gain)
     system = system.replace(mean_problem=mean.replace(radio=faded))
-    state = initial_state(jax.random.key(1), system)
-    state = state._replace(queues=state.queues._replace(energy=state.queues.energy.at[:].set(0.3)))
-    problem = observe(Environment(system, state, jax.random.key(2)))
-    floor = np.asarray(control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0])
+    state = start_of(jax.random.key(1), system)
+    state = state._replace(queues=state.queues._replace(energy=np.full((2, 4), 0.3, np.float32)))
+    problem = problem_of(Environment(system, state, jax.random.key(2)))
+    floor = control_unit_floor_j(problem) / np.asarray(problem.control.energy_budget_j)[:, 0]
     assert floor[0] > 2 > 1 > floor[1]
     seen = np.full((2, 4), np.float32(0.3))
     seen[0, 0] += (floor[0] - 1) / 2
@@ -187,8 +189,8 @@ def test_a_fade_that_no_decision_can_afford_counts_in_its_own_round():
 
 def test_this_rounds_gains_are_mean_gains_times_fading():
     system = draw(jax.random.key(0), tiny_params())
-    state = initial_state(jax.random.key(1), system)
-    problem = observe(Environment(system, state, jax.random.key(2)))
+    state = start_of(jax.random.key(1), system)
+    problem = problem_of(Environment(system, state, jax.random.key(2)))
     radio, mean = problem.radio, system.mean_problem.radio
     ratio = np.asarray(radio.cross_gain) / np.asarray(mean.cross_gain)
     np.testing.assert_allclose(ratio, ratio.transpose(2, 3, 0, 1), rtol=1e-5)
@@ -204,7 +206,7 @@ def test_reset_observe_and_step_are_the_rounds_of_simulate():
     keys = jax.random.split(start.key, 4)
     environment, carry_out = start._replace(key=keys[0]), jax.jit(step)
     for index, following in enumerate([*keys[1:], keys[0]]):
-        decision = policy(jax.random.key(0), jax.jit(observe)(environment))
+        decision = jax.jit(policy)(jax.random.key(0), problem_of(environment))
         environment, record = carry_out(following, environment, decision)
         for name in ("energy_j", "latency_s"):
             wanted = getattr(expected.cost, name)[index]

@@ -4,12 +4,38 @@ import functools
 
 import jax
 
+from collapipe_jax.edge.control import queues
+from collapipe_jax.edge.cost import client_round, feasibility
 from collapipe_jax.edge.cost import evaluate as _evaluate
-from collapipe_jax.edge.cost import feasibility
-from collapipe_jax.edge.policies import client_policies
+from collapipe_jax.edge.cost import static_pipeline as _static_pipeline
+from collapipe_jax.edge.policies import client_policies, registry
+from collapipe_jax.edge.policies import dssra as _dssra
 
-evaluate = jax.jit(_evaluate.evaluate)
-violations = jax.jit(feasibility.violations)
+
+def in_numpy(function, **options):
+    """The compiled function with results in NumPy, where a comparison compiles nothing."""
+    whole = jax.jit(function, **options)
+
+    @functools.wraps(function)
+    def call(*arguments):
+        return jax.device_get(whole(*arguments))
+
+    call._cache_size = whole._cache_size  # of `compiles`
+    return call
+
+
+evaluate = in_numpy(_evaluate.evaluate)
+violations = in_numpy(feasibility.violations)
+is_feasible = in_numpy(feasibility.is_feasible)
+sends = in_numpy(client_round.sends)
+by_sender = in_numpy(client_round.by_sender)
+client_links = in_numpy(client_round.client_links)
+replica_links = in_numpy(client_round.replica_links)
+control_unit_floor_j = in_numpy(queues.control_unit_floor_j)
+least_latency_s = in_numpy(queues.least_latency_s)
+
+dssra = jax.jit(_dssra.dssra)
+static_pipeline = jax.jit(_static_pipeline.static_pipeline)
 
 _whole = functools.partial(jax.jit, static_argnames=("shares", "split", "accumulation", "clients"))
 vanilla_fl = _whole(client_policies.vanilla_fl)
@@ -19,3 +45,8 @@ hierarchical_fl = _whole(client_policies.hierarchical_fl)
 splitfed = jax.jit(
     client_policies.splitfed, static_argnames=("cut", "client_micro_batches", "shares", "split")
 )
+
+
+def decide(name, problem, **options):
+    """Decision of a policy of the registry."""
+    return jax.jit(registry.make_policy(name, **options))(jax.random.key(0), problem)

@@ -1,7 +1,6 @@
 """Stacks of random problems of one shape, for tests that sweep in one compiled call."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.edge.cost.workload import ModelEnds
@@ -13,24 +12,24 @@ ENDS = {"decoder_param_bits": 3e5, "embedding_static_bytes": 4e4, "decoder_stati
 
 def with_ends(problem):
     """The problem with sizes of embedding and decoder."""
-    ends = ModelEnds(**{name: jnp.asarray(value) for name, value in ENDS.items()})
+    ends = ModelEnds(**{name: jax.device_put(np.asarray(value)) for name, value in ENDS.items()})
     return problem.replace(workload=problem.workload.replace(ends=ends))
 
 
 def stack(problems):
     """Problems of one shape with a leading axis."""
     # By NumPy here and below: of every shape JAX would compile a program.
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *problems)
+    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *problems)
 
 
 def pick(tree, index):
     """One element of a stack."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[index]), tree)
+    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[index]), tree)
 
 
 def to_batch_last(tree):
     """A stack with its problems along the last axis."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.moveaxis(np.asarray(leaf), 0, -1)), tree)
+    return jax.tree.map(lambda leaf: jax.device_put(np.moveaxis(np.asarray(leaf), 0, -1)), tree)
 
 
 def random_problems(count, clusters, devices, blocks, change=None, seed=0):

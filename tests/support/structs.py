@@ -1,6 +1,9 @@
-"""Plain dictionaries of networks and decisions as the package's structs."""
+"""Plain dictionaries of networks and decisions as the package's structs.
 
-import jax.numpy as jnp
+`jax.device_put` compiles nothing; `jnp.asarray` does so for every shape.
+"""
+
+import jax
 import numpy as np
 
 from collapipe_jax.edge.cost.convergence import Learning
@@ -22,7 +25,7 @@ def as_problem(network):
 
     def arrays(section, *left_out):
         kept = {key: value for key, value in network[section].items() if key not in left_out}
-        return {key: jnp.asarray(np.asarray(value)) for key, value in kept.items()}
+        return {key: jax.device_put(np.asarray(value)) for key, value in kept.items()}
 
     compute, secure = network["compute"], network.get("secure_aggregation")
     signals, rows = network.get("signalling"), network.get("embedding_rows")
@@ -39,7 +42,8 @@ def as_problem(network):
             **{name: law for name, law in network["radio"].items() if name in RADIO_LAWS},
         ),
         compute=Compute(
-            **arrays("compute", "energy_coefficient"), joules_per_flop=jnp.asarray(joules_per_flop)
+            **arrays("compute", "energy_coefficient"),
+            joules_per_flop=jax.device_put(joules_per_flop),
         ),
         learning=Learning(**arrays("learning")),
         control=Control(**arrays("control")),
@@ -54,6 +58,8 @@ def as_decision(decision):
     names = [key for key in decision if key not in ("format", "policy", "routes")]
     routes = decision.get("routes")
     if routes is not None:
-        routes = Routes(**{key: jnp.asarray(np.asarray(number)) for key, number in routes.items()})
-    numbers = {key: jnp.asarray(np.asarray(decision[key])) for key in names}
+        routes = Routes(
+            **{key: jax.device_put(np.asarray(number)) for key, number in routes.items()}
+        )
+    numbers = {key: jax.device_put(np.asarray(decision[key])) for key in names}
     return Decision(**numbers, routes=routes)

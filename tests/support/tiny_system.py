@@ -1,6 +1,6 @@
 """Parameters of a small network, from the default configuration."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from collapipe_jax.edge.network.propagation import PropagationParams
@@ -26,5 +26,5 @@ def tiny_params(**dynamics):
     config.devices.memory_share = 0.005
     config.control.control_unit_margin = 0.0  # budgets as they stand
     params = build_system_params(config, np.array([0.4, 0.6]))
-    changed = {name: jnp.asarray(value) for name, value in dynamics.items()}
+    changed = {name: jax.device_put(value) for name, value in dynamics.items()}
     return params.replace(dynamics=params.dynamics.replace(**changed))

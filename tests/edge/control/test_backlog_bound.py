@@ -96,7 +96,7 @@ def test_it_is_near_the_least_that_uplinks_can_reach(channels):
     cluster = int(np.argmax(bound_of(path, limit)))
     uplink, rest, loss_weight, loss_free = (np.asarray(pick(x, 0), float) for x in _floors(alone))
     uplink, rest, loss_weight = uplink[:, cluster], rest[:, cluster], loss_weight[:, cluster]
-    first = pick(path, 0)
+    first = jax.device_get(pick(path, 0))
     work, radio = first.workload, first.radio
     bits = work.activation_bits + work.target_bits
     blocks = work.batch / work.micro_batch_choices.max() * bits / radio.transport_block_bits

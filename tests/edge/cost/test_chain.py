@@ -5,21 +5,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compiled import in_numpy
 
-from collapipe_jax.edge.cost.chain import (
-    Chain,
-    at_next,
-    at_others,
-    at_senders,
-    chain_of,
-    from_previous,
-    gain_to_next,
-    gateway_nodes,
-    sum_by_receiver,
-    sum_by_sender,
-)
+from collapipe_jax.edge.cost import chain as package
+from collapipe_jax.edge.cost.chain import Chain, chain_of, gateway_nodes
 from collapipe_jax.edge.cost.decision import Routes
 
+at_next, at_others = in_numpy(package.at_next), in_numpy(package.at_others)
+at_senders, from_previous = in_numpy(package.at_senders), in_numpy(package.from_previous)
+gain_to_next = in_numpy(package.gain_to_next)
+sum_by_receiver = in_numpy(package.sum_by_receiver)
+sum_by_sender = in_numpy(package.sum_by_sender)
 NODES, CLUSTERS = 5, 4
 
 
@@ -44,10 +40,15 @@ def next_node(on, node, gateway=0):
     return next((k for k in range(node + 1, len(on)) if on[k]), gateway)
 
 
+@in_numpy
+def next_nodes(segments):
+    return package.at_next(jnp.arange(6)[:, None], chain_of(segments.T))
+
+
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=2, max_size=2))
 def test_hops_visit_the_active_devices_in_order_and_come_home(segments):
-    segments = jnp.array(segments, jnp.int32)
-    following = np.asarray(at_next(jnp.arange(6)[:, None], chain_of(segments.T)))
+    segments = np.array(segments, np.int32)
+    following = next_nodes(segments)
     assert np.all((following >= 0) & (following <= 5))
     for n, row in enumerate(segments):
         chain = [k + 1 for k in range(5) if row[k]]
@@ -71,8 +72,8 @@ def test_a_hop_starts_at_every_member_but_a_last_one_that_is_the_gateway(chain):
 def test_next_and_previous_nodes_against_a_loop(chain):
     chain, gateway = chain
     values = np.random.default_rng(6).normal(size=chain.members.shape).astype(np.float32)
-    following = np.asarray(at_next(jnp.asarray(values), chain))
-    previous = np.asarray(from_previous(jnp.asarray(values), chain))
+    following = at_next(values, chain)
+    previous = from_previous(values, chain)
     for case in np.ndindex(gateway.shape):
         column, on, wanted = values[:, *case], chain.members[:, *case], np.zeros(NODES)
         for node in range(NODES):
@@ -88,8 +89,8 @@ def test_gains_of_hops_against_a_loop(shared, chain):
     chain, gateway = chain
     clusters = 1 if shared else CLUSTERS
     gain = np.random.default_rng(7).uniform(size=(NODES, NODES, clusters, gateway.shape[1]))
-    gain = jnp.asarray(gain, jnp.float32)
-    found = np.asarray(gain_to_next(gain, chain))
+    gain = gain.astype(np.float32)
+    found = gain_to_next(gain, chain)
     for n, case in np.ndindex(gateway.shape):
         of_case, on = gain[:, :, 0 if shared else n, case], chain.members[:, n, case]
         for node in range(NODES):
@@ -120,7 +121,7 @@ def test_messages_are_summed_by_who_sends_and_who_receives_them_against_a_loop(c
             received[own, *case] += collect
             sent[own, *case] += distribute
             received[node, *case] += distribute
-    messages = jnp.asarray(hop), jnp.asarray(move), chain
+    messages = hop, move, chain
     np.testing.assert_allclose(sum_by_sender(*messages), sent, rtol=1e-6)
     np.testing.assert_allclose(sum_by_receiver(*messages), received, rtol=1e-6)
 
@@ -128,10 +129,10 @@ def test_messages_are_summed_by_who_sends_and_who_receives_them_against_a_loop(c
 def test_a_number_of_each_sender_is_given_to_all_that_it_sends(chain):
     chain, gateway = chain
     numbers = np.random.default_rng(9).uniform(size=chain.members.shape).astype(np.float32)
-    spread = at_senders(jnp.asarray(numbers), chain)
-    count = at_senders(jnp.ones(numbers.shape), chain)
-    hop = jnp.where(chain.hops, spread.hop, 0.0)
-    hops = jnp.where(chain.hops, count.hop, 0.0)
+    spread = at_senders(numbers, chain)
+    count = at_senders(np.ones(numbers.shape), chain)
+    hop = np.where(chain.hops, spread.hop, 0.0)
+    hops = np.where(chain.hops, count.hop, 0.0)
     total = sum_by_sender(hop, spread.move, chain)
     messages = sum_by_sender(hops, count.move, chain)
     np.testing.assert_allclose(total, numbers * messages, rtol=1e-6)

@@ -63,7 +63,7 @@ def test_without_overheads_more_micro_batches_are_never_slower_and_lose_less(x64
     problems = random_problems(6, 2, 3, 4)
     for index in range(6):
         problem = with_ends(pick(problems, index))
-        none = jnp.zeros(())
+        none = np.zeros(())
         compute = problem.compute.replace(block_overhead_s=none, link_overhead_s=none)
         problem = problem.replace(compute=compute)
         costs = [evaluate(problem, decided(problem, count)) for count in (1, 2, 3, 6, 9)]
@@ -86,19 +86,24 @@ def test_a_dead_link_is_one_for_any_number():
         assert not any(np.any(np.isnan(leaf)) for leaf in jax.tree.leaves(cost))
 
 
+def with_choices(problem, choices):
+    workload = problem.workload.replace(micro_batch_choices=choices)
+    return problem.replace(workload=workload)
+
+
 def test_the_best_pair_is_the_fastest_of_all():
     problems = plain_problems(2, 2, 3, 4)
     for index in range(2):
-        problem = with_ends(pick(problems, index))
+        problem = jax.device_get(with_ends(pick(problems, index)))
+        choices = problem.workload.micro_batch_choices
         latencies_s = [
-            float(
-                evaluate(problem, decide(problem, cut=str(cut), client_micro_batches=m)).latency_s
-            )
+            # The best of one number many times is this number, whatever it is, by one program.
+            evaluate(problem, decide(with_choices(problem, 0 * choices + m), str(cut))).latency_s
             for cut in range(5)
-            for m in problem.workload.micro_batch_choices.tolist()
+            for m in choices
         ]
         best = decide(problem, cut="best", client_micro_batches="best")
-        assert float(evaluate(problem, best).latency_s) <= min(latencies_s) * 1.005
+        assert evaluate(problem, best).latency_s <= min(latencies_s) * 1.005
 
 
 def test_a_cut_without_room_at_the_server_is_not_chosen():

@@ -7,14 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.client_pipeline import last_event_s
-from support.compiled import control_unit_fl, evaluate, hierarchical_fl, splitfed, vanilla_fl
+from support.compiled import (
+    control_unit_fl,
+    evaluate,
+    hierarchical_fl,
+    replica_links,
+    splitfed,
+    vanilla_fl,
+)
 from support.random_networks import random_network
 from support.random_problems import ENDS, pick, random_problems, with_ends
 from support.reference_links import hazard, spectral_efficiency
 from support.structs import as_problem
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.client_round import client_model_bits, replica_links
+from collapipe_jax.edge.cost.client_round import client_model_bits
 from collapipe_jax.edge.cost.decision import ClientDecision
 
 
@@ -183,7 +190,7 @@ def test_cost_is_that_of_the_formulas(x64, seed, whole_model, micro_batches):
     np.testing.assert_allclose(sum(cost.clients).max(axis=1), expected["cluster_latency_s"], 1e-9)
 
 
-def test_a_client_without_power_breaks_its_cluster_alone():
+def test_a_client_without_power_breaks_its_cluster_alone(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = vanilla_fl(problem)
     cost = evaluate(problem, decision.replace(d2e_power_w=decision.d2e_power_w.at[1, 2].set(0.0)))
@@ -194,7 +201,7 @@ def test_a_client_without_power_breaks_its_cluster_alone():
         assert np.isinf(value)
 
 
-def test_a_client_without_share_breaks_its_cluster_alone():
+def test_a_client_without_share_breaks_its_cluster_alone(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = splitfed(problem)
     cost = evaluate(problem, decision.replace(d2e_share=decision.d2e_share.at[0, 0].set(0.0)))
@@ -209,9 +216,9 @@ def test_a_workload_without_its_ends_is_an_error(policy):
         policy(problem)
 
 
-def test_sitting_out_costs_nothing():
+def test_sitting_out_costs_nothing(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
-    compute = problem.compute.replace(memory_bytes=jnp.zeros((2, 3)))
+    compute = problem.compute.replace(memory_bytes=np.zeros((2, 3)))
     for policy in (vanilla_fl, splitfed):
         cost = evaluate(problem, policy(problem.replace(compute=compute)))
         assert np.all(cost.absent)
@@ -222,7 +229,8 @@ def test_sitting_out_costs_nothing():
 def one_device(problem, node):
     """The network with one device a cluster, which has the numbers of a node."""
     radio, compute = problem.radio, problem.compute
-    pair, room = jnp.array([0, node]), jnp.full((problem.clusters, 1), 1e15)
+    problem = jax.device_get(problem)
+    pair, room = np.array([0, node]), np.full((problem.clusters, 1), 1e15)
     radio = radio.replace(
         d2e_gain=radio.d2e_gain[:, pair],
         d2d_gain=radio.d2d_gain[:, pair][:, :, pair],
@@ -301,7 +309,7 @@ def test_devices_of_a_cluster_send_replicas_in_turn_and_get_them_at_once(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = hierarchical_fl(problem)
     links = replica_links(problem, decision)
-    bits = float(client_model_bits(problem.workload, decision))
+    bits = float(jax.jit(client_model_bits)(problem.workload, decision))
     at_once, in_turn = (evaluate(problem, decision.replace(broadcast=b)) for b in (True, False))
     down_s, up_s = bits * links.down_bit_s, bits * links.up_bit_s
     np.testing.assert_allclose(at_once.parts.distribute_s, down_s.max(axis=1))
@@ -312,9 +320,9 @@ def test_devices_of_a_cluster_send_replicas_in_turn_and_get_them_at_once(x64):
 
 def test_a_broadcast_comes_at_the_rate_of_the_worst_on_the_whole_band(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
-    decision = vanilla_fl(problem)
+    decision = jax.device_get(vanilla_fl(problem))
     cost = evaluate(problem, decision)
     one_by_one = evaluate(problem, decision.replace(broadcast=False))
     alone_s = one_by_one.clients.download_s * decision.d2e_share  # on the whole band
-    np.testing.assert_allclose(cost.clients.download_s, jnp.max(alone_s), rtol=1e-9)
+    np.testing.assert_allclose(cost.clients.download_s, np.max(alone_s), rtol=1e-9)
     np.testing.assert_allclose(cost.clients.upload_s, one_by_one.clients.upload_s)

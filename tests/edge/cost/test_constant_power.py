@@ -4,11 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compiled import evaluate, violations
+from support.compiled import decide, evaluate, static_pipeline, violations
 from support.random_problems import pick, plain_problems, with_ends
-
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.policies.registry import make_policy
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
 
@@ -28,7 +25,7 @@ def with_idle(problem, power_w):
 
 @pytest.mark.parametrize("name", ["static_pipeline", "vanilla_fl", "splitfed", "hierarchical_fl"])
 def test_every_available_node_draws_idle_power_for_the_round(problem, name):
-    decision = make_policy(name)(jax.random.key(0), problem)
+    decision = decide(name, problem, shares="equal")
     plain = evaluate(problem, decision)
     idle = evaluate(with_idle(problem, 0.4), decision)
     more_j = np.full((CLUSTERS, DEVICES + 1), 0.4 * float(plain.latency_s))
@@ -54,10 +51,9 @@ def test_a_broken_round_has_no_number_that_is_none(problem, power_w):
 
 @pytest.mark.slow
 def test_dssra_hurries_where_idle_nodes_are_expensive(problem):
-    decide = jax.jit(lambda problem: make_policy("dssra")(jax.random.key(0), problem))
     queue = 10.0 * problem.control.energy_queue
     problem = problem.replace(control=problem.control.replace(energy_queue=queue))
-    decided = {power_w: decide(with_idle(problem, power_w)) for power_w in (0.0, 5.0)}
+    decided = {power_w: decide("dssra", with_idle(problem, power_w)) for power_w in (0.0, 5.0)}
     cost = {power_w: evaluate(with_idle(problem, 5.0), own) for power_w, own in decided.items()}
     assert float(cost[5.0].latency_s) < 0.99 * float(cost[0.0].latency_s)
     assert float(cost[5.0].objective) < float(cost[0.0].objective)
@@ -73,8 +69,7 @@ def test_greedy_keeps_caps_with_idle_energy(problem):
             energy_budget_j=3.0 * control.energy_budget_j + 0.4 * reference_s,
         )
     )
-    decide = jax.jit(lambda problem: make_policy("greedy")(jax.random.key(0), problem))
-    decision = decide(problem)
+    decision = decide("greedy", problem)
     cost = evaluate(problem, decision)
     assert not any(jax.tree.leaves(violations(problem, decision)))
     assert float(cost.latency_s) <= float(reference_s)

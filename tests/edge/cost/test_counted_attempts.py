@@ -4,13 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compiled import evaluate
+from support.compiled import decide, evaluate, static_pipeline
 from support.random_problems import pick, plain_problems, with_ends
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.network.channel import with_attempts
-from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.allocate import allocate
 
 
@@ -27,9 +25,9 @@ def with_law(problem, law):
     "name", ["static_pipeline", "splitfed", pytest.param("dssra", marks=pytest.mark.slow)]
 )
 def test_decisions_are_those_without_attempts_and_costs_have_them(problem, name):
-    decide = jax.jit(lambda problem: make_policy(name)(jax.random.key(0), problem))
-    decision = decide(problem)
-    jax.tree.map(np.testing.assert_array_equal, decision, decide(with_law(problem, "counted")))
+    decision = decide(name, problem)
+    counted = decide(name, with_law(problem, "counted"))
+    jax.tree.map(np.testing.assert_array_equal, decision, counted)
     free = evaluate(problem, decision)
     counted = evaluate(with_law(problem, "counted"), decision)
     reliable = evaluate(with_law(problem, "reliable"), decision)

@@ -21,13 +21,26 @@ from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.cost.latency import flow_time_s
 
+LAWS = (
+    {},
+    {},
+    {"duplex": "half"},
+    {"retransmissions": "reliable"},
+    {"retransmissions": "counted"},
+    {"duplex": "half", "retransmissions": "counted"},
+    {"retransmissions": "reliable"},
+    {"duplex": "half", "retransmissions": "reliable"},
+)
+"""Laws of the radio in turn: networks with the same ones have one shape, and one program."""
+
 
 def draw(seed):
     """Networks of two shapes, with devices skipped and clusters sitting out in turn."""
     rng = np.random.default_rng(seed)
     clusters, devices, blocks = [(CLUSTERS, DEVICES, BLOCKS), (4, 2, 5)][seed % 2]
     network = random_network(rng, clusters, devices, blocks)
-    sitting_out = [(), (1,), (0, 2), ()][seed // 2 % 4]
+    network["radio"] |= LAWS[seed % 8]
+    sitting_out = [(), (1,), (0, 2), ()][seed // 8]
     decision = random_decision(rng, network, sitting_out, skipped=seed // 3 % devices)
     if seed % 5 == 4:  # hardly a micro-batch arrives: the tangent of the divergence
         network["radio"]["outage_threshold"] *= 40
@@ -35,15 +48,9 @@ def draw(seed):
         network["radio"]["amplifier_efficiency"] = 0.35
     if seed % 5 == 3:
         network["radio"]["harq_attempts"] = 1
-    if seed % 7 in (1, 5):
-        network["radio"]["duplex"] = "half"
-    if seed in (3, 9, 12, 15, 20, 28):
-        network["radio"]["retransmissions"] = "reliable"
-    if seed in (10, 14, 17, 23):
-        network["radio"]["retransmissions"] = "counted"
     if seed % 3 == 2:
         network["compute"]["receive_power_w"] = 0.6
-    if seed in (11, 12, 27):
+    if seed % 8 in (5, 6):
         network["secure_aggregation"] = secure_section()
     if seed in (2, 9, 11, 16, 29):
         network["workload"]["update_ratio"] = 0.29
@@ -91,10 +98,10 @@ def test_the_random_cases_reach_every_branch():
 
 @pytest.mark.usefixtures("x64")
 def test_a_batch_of_rounds_costs_as_much_as_each():
-    cases = [draw(seed) for seed in (0, 2, 4, 6)]
+    cases = [draw(seed) for seed in (0, 8, 16, 24)]
     pairs = [(as_problem(network), as_decision(decision)) for network, decision in cases]
-    batch = jax.tree.map(lambda *leaf: jnp.stack(leaf), *pairs)
-    costs = jax.jit(jax.vmap(evaluate))(*batch)
+    batch = jax.tree.map(lambda *leaf: np.stack(leaf), *pairs)
+    costs = jax.device_get(jax.jit(jax.vmap(evaluate))(*batch))
     for index, (network, decision) in enumerate(cases):
         expected = reference_cost(network, decision)
         np.testing.assert_allclose(costs.objective[index], expected["objective"], 1e-9)

@@ -2,17 +2,18 @@
 
 import copy
 
-import jax
 import numpy as np
 import pytest
+from support.compiled import in_numpy, is_feasible
+from support.compiled import violations as judged
 from support.random_networks import random_decision, random_network
 from support.random_problems import ENDS, with_ends
 from support.reference_cost import reference_cost, reference_violations
 from support.structs import as_decision, as_problem
 
-from collapipe_jax.edge.cost.feasibility import can_run, is_feasible, violations
+from collapipe_jax.edge.cost import feasibility
 
-judged = jax.jit(violations)
+can_run = in_numpy(feasibility.can_run)
 
 
 def base_case():

@@ -4,14 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compiled import evaluate
+from support.compiled import evaluate, in_numpy, static_pipeline
 from support.random_problems import pick, plain_problems
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
+from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.solver.allocate import allocate
 from collapipe_jax.edge.solver.exhaustive import enumerate_partitions, exhaustive
 
+equal_allocation = in_numpy(with_equal_allocation)
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
 
 
@@ -21,7 +22,7 @@ def with_half_duplex(problem):
 
 @pytest.fixture(scope="module")
 def problem():
-    return pick(plain_problems(1, CLUSTERS, DEVICES, BLOCKS), 0)
+    return jax.device_get(pick(plain_problems(1, CLUSTERS, DEVICES, BLOCKS), 0))
 
 
 def by_hand_s(flow_s, first_hop, count):
@@ -35,8 +36,8 @@ def by_hand_s(flow_s, first_hop, count):
 
 @pytest.mark.parametrize("segments", [(2, 1, 2), (0, 5, 0), (4, 0, 1)])
 def test_a_local_step_by_hand(problem, segments):
-    counts = jnp.array([4, 6])
-    decision = with_equal_allocation(problem, jnp.array([segments, (1, 2, 2)]), counts)
+    counts = np.array([4, 6])
+    decision = equal_allocation(problem, np.array([segments, (1, 2, 2)]), counts)
     cost = evaluate(with_half_duplex(problem), decision)
     full = evaluate(problem, decision)
     for name in ("energy_j", "loss_probability", "flows", "divergence", "compute_latency_s"):
@@ -49,17 +50,16 @@ def test_a_local_step_by_hand(problem, segments):
 
 
 def test_nothing_changes_without_a_second_micro_batch(problem):
-    decision = with_equal_allocation(problem, jnp.array([[2, 1, 2], [1, 2, 2]]), jnp.ones(2))
+    decision = equal_allocation(problem, np.array([[2, 1, 2], [1, 2, 2]]), np.ones(2, int))
     half_s = evaluate(with_half_duplex(problem), decision).latency_s
     np.testing.assert_allclose(half_s, evaluate(problem, decision).latency_s, rtol=1e-6)
 
 
 def test_between_full_duplex_and_twice_its_bottleneck():
-    problem = plain_problems(24, CLUSTERS, DEVICES, BLOCKS, seed=4)
-    decision = jax.vmap(lambda one: static_pipeline(one, 12))(problem)
-    full, half = (
-        jax.jit(jax.vmap(evaluate))(each, decision) for each in (problem, with_half_duplex(problem))
-    )
+    problem = jax.device_get(plain_problems(24, CLUSTERS, DEVICES, BLOCKS, seed=4))
+    decision = jax.jit(jax.vmap(static_pipeline, (0, None)))(problem, 12)
+    evaluate_all = in_numpy(jax.vmap(evaluate))
+    full, half = (evaluate_all(each, decision) for each in (problem, with_half_duplex(problem)))
     through_s = np.sum(full.flows.forward_s, axis=2) + np.sum(full.flows.backward_s, axis=2)
     through_s *= np.asarray(problem.workload.local_steps)[:, None]
     rest_s = np.asarray(full.parts.iterations_s) - through_s

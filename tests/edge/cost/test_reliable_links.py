@@ -5,34 +5,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
-from support.compiled import evaluate, splitfed, vanilla_fl
+from support.compiled import decide, evaluate, in_numpy, splitfed, static_pipeline, vanilla_fl
 from support.random_problems import pick, plain_problems, random_problems, with_ends
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
 from collapipe_jax.edge.cost.client_round import client_latency_s, sends
 from collapipe_jax.edge.cost.convergence import lossless_divergence
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.network.channel import (
-    bit_time_s,
-    efficient_sinr,
-    narrowed_bit_time_s,
-    with_attempts,
-    with_least_attempts,
-)
+from collapipe_jax.edge.network import channel
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.policies.greedy import greedy
-from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.edge.solver.allocate import BROKEN
 
+bit_time_s, efficient_sinr = in_numpy(channel.bit_time_s), in_numpy(channel.efficient_sinr)
+narrowed_bit_time_s = in_numpy(channel.narrowed_bit_time_s)
+with_attempts = in_numpy(channel.with_attempts)
+with_least_attempts = in_numpy(channel.with_least_attempts)
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
 
 
 def made_reliable(problem, threshold=1.0):
     """The problem with reliable links, its outage threshold scaled."""
-    outage_threshold = threshold * problem.radio.outage_threshold
-    radio = problem.radio.replace(
-        retransmissions="reliable", outage_threshold=jnp.asarray(outage_threshold)
-    )
+    outage_threshold = np.asarray(threshold * problem.radio.outage_threshold)
+    radio = problem.radio.replace(retransmissions="reliable", outage_threshold=outage_threshold)
     return problem.replace(radio=radio)
 
 
@@ -46,8 +41,8 @@ def test_nothing_is_lost_and_every_time_grows(problem):
     free = evaluate(problem, decision)
     cost = evaluate(made_reliable(problem), decision)
     assert np.all(cost.loss_probability == 0)
-    everyone = jnp.ones(CLUSTERS, bool)
-    least = lossless_divergence(problem.learning, problem.workload.batch, everyone)
+    everyone = np.ones(CLUSTERS, bool)
+    least = jax.jit(lossless_divergence)(problem.learning, problem.workload.batch, everyone)
     np.testing.assert_allclose(cost.divergence, least, rtol=1e-6)
     assert np.all(cost.cluster_latency_s > free.cluster_latency_s)
     assert np.all(cost.energy_j > free.energy_j)
@@ -60,7 +55,7 @@ def test_nothing_is_lost_and_every_time_grows(problem):
 def test_without_a_threshold_one_attempt_is_enough(problem, name):
     problem = with_ends(problem)
     perfect = problem.replace(radio=problem.radio.replace(outage_threshold=jnp.zeros(())))
-    decision = make_policy(name, shares="equal")(jax.random.key(0), problem)
+    decision = decide(name, problem, shares="equal")
     jax.tree.map(
         np.testing.assert_array_equal,
         evaluate(perfect, decision),
@@ -72,11 +67,11 @@ def test_without_a_threshold_one_attempt_is_enough(problem, name):
 def test_attempts_are_those_of_a_geometric_law():
     """Fast fading of mean 1 fails with ``1 - e^-z``, and the first success ends the attempts."""
     radio = made_reliable(pick(plain_problems(1, 1, 2, 3), 0)).radio
-    sinr = jnp.array([0.3, 1.0, 7.0])
-    succeeds = np.exp(-np.asarray(radio.outage_threshold / sinr))
+    sinr = np.array([0.3, 1.0, 7.0])
+    succeeds = np.exp(-np.asarray(radio.outage_threshold) / sinr)
     attempts = np.arange(1, 2000)
     expected = [np.sum(attempts * p * (1 - p) ** (attempts - 1)) for p in succeeds]
-    np.testing.assert_allclose(with_attempts(radio, sinr, jnp.ones(3)), expected, rtol=1e-9)
+    np.testing.assert_allclose(with_attempts(radio, sinr, np.ones(3)), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("rate_law", ["mean", "ergodic"])
@@ -84,21 +79,21 @@ def test_attempts_are_those_of_a_geometric_law():
 @pytest.mark.usefixtures("x64")
 def test_at_the_efficient_sinr_bands_are_fastest_and_bits_cheapest(rate_law, threshold):
     radio = made_reliable(pick(plain_problems(1, 1, 2, 3), 0), threshold).radio
-    radio = radio.replace(rate_law=rate_law, max_spectral_efficiency=jnp.asarray(100.0))
+    radio = radio.replace(rate_law=rate_law, max_spectral_efficiency=np.asarray(100.0))
     best, whole_band_sinr = float(efficient_sinr(radio)), 0.05 * float(efficient_sinr(radio))
 
     def time_s(log_share):
         share = np.exp(log_share)
-        return float(bit_time_s(radio, share, jnp.asarray(whole_band_sinr / share)))
+        return float(bit_time_s(radio, share, np.asarray(whole_band_sinr / share)))
 
     found = minimize_scalar(time_s, bounds=(-8.0, 0.0), method="bounded", options={"xatol": 1e-9})
     assert whole_band_sinr / np.exp(found.x) == pytest.approx(best, rel=1e-4)
-    narrowed_s = narrowed_bit_time_s(radio, 1.0, jnp.asarray(whole_band_sinr))
+    narrowed_s = narrowed_bit_time_s(radio, 1.0, np.asarray(whole_band_sinr))
     assert float(narrowed_s) == pytest.approx(found.fun, rel=1e-6)
     # Power times time on a band of one hertz, over that at vanishing power and without attempts.
     sinr = best * np.logspace(-2, 2, 2001)
-    energy = sinr * np.asarray(bit_time_s(radio, 1.0, jnp.asarray(sinr)))
-    least = float(with_least_attempts(radio, np.log(2.0) * radio.snr_gap))
+    energy = sinr * bit_time_s(radio, 1.0, sinr)
+    least = float(with_least_attempts(radio, np.log(2.0) * np.asarray(radio.snr_gap)))
     assert energy.min() == pytest.approx(least, rel=1e-4)
     assert sinr[energy.argmin()] == pytest.approx(best, rel=0.05)
 
@@ -107,7 +102,7 @@ def test_at_the_efficient_sinr_bands_are_fastest_and_bits_cheapest(rate_law, thr
 @pytest.mark.usefixtures("x64")
 def test_the_logarithm_of_a_time_is_convex_in_that_of_the_sinr(rate_law):
     radio = made_reliable(pick(plain_problems(1, 1, 2, 3), 0)).radio.replace(rate_law=rate_law)
-    log_time = np.log(bit_time_s(radio, 1.0, jnp.exp(jnp.linspace(-4.0, 9.0, 400))))
+    log_time = np.log(bit_time_s(radio, 1.0, np.exp(np.linspace(-4.0, 9.0, 400))))
     assert np.all(np.diff(log_time, 2) > -1e-9)
 
 
@@ -131,8 +126,7 @@ def test_a_link_whose_attempts_overflow_is_a_dead_one(problem, link):
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_decides_with_reliable_links(problem, name):
     problem = made_reliable(with_ends(problem))
-    decide = jax.jit(lambda problem: make_policy(name)(jax.random.key(0), problem))
-    cost = evaluate(problem, decide(problem))
+    cost = evaluate(problem, decide(name, problem))
     assert np.isfinite(cost.latency_s)
     assert np.all(cost.loss_probability == 0)
 
@@ -174,7 +168,7 @@ def test_dssra_finds_what_the_exhaustive_search_finds():
 def test_shares_of_clients_are_min_max_shares(policy):
     """No random shares are faster, and those of weak clients end where they are fastest."""
     problem = made_reliable(with_ends(pick(random_problems(1, 2, 3, 5), 0)), 8.0)
-    decision = jax.jit(policy)(problem)
+    decision = policy(problem)
     latency_s = jax.jit(
         jax.vmap(lambda share: client_latency_s(problem, decision.replace(d2e_share=share)))
     )

@@ -6,12 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import in_numpy
 from support.random_problems import pick, random_problems
 
-from collapipe_jax.edge.cost.computing import block_capacity, device_memory_bytes, kept_samples
-from collapipe_jax.edge.cost.feasibility import can_run, holding_set, usable_blocks
-from collapipe_jax.edge.cost.latency import alternating_events, flow_time_s
+from collapipe_jax.edge.cost import computing, feasibility, latency
+from collapipe_jax.edge.cost.feasibility import can_run, holding_set
 
+alternating_events = in_numpy(latency.alternating_events, static_argnums=2)
+block_capacity = in_numpy(computing.block_capacity)
+device_memory_bytes = in_numpy(computing.device_memory_bytes)
+flow_time_s = in_numpy(latency.flow_time_s)
+kept_samples = in_numpy(computing.kept_samples)
+usable_blocks = in_numpy(feasibility.usable_blocks)
 DEVICES, BLOCKS = 4, 6
 
 
@@ -70,13 +76,13 @@ def test_alternating_events_are_those_of_the_simulator_and_end_by_the_formula(se
     devices, count = seed % 4 + 1, int(rng.integers(1, 17))
     forward_s, backward_s = random_stages(rng, devices)
     expected = simulate(forward_s, backward_s, count)
-    found = alternating_events(jnp.asarray(forward_s), jnp.asarray(backward_s), count)
+    found = alternating_events(forward_s, backward_s, count)
     for forward, events in zip((True, False), found, strict=True):
         for m, p in np.ndindex(events.start_s.shape):
             got = events.start_s[m, p], events.finish_s[m, p]
             assert got == pytest.approx(expected[forward, p, m], abs=1e-9)
-    chains = jnp.asarray([forward_s, backward_s])
-    gpipe_s = flow_time_s(chains.sum(1), chains.max(1), jnp.asarray(count)).sum()
+    chains = np.array([forward_s, backward_s])
+    gpipe_s = flow_time_s(chains.sum(1), chains.max(1), np.asarray(count)).sum()
     assert found[1].finish_s.max() <= gpipe_s * (1 + 1e-12)
     if count == 1:
         assert found[1].finish_s.max() == pytest.approx(gpipe_s)
@@ -84,7 +90,7 @@ def test_alternating_events_are_those_of_the_simulator_and_end_by_the_formula(se
 
 @pytest.mark.parametrize(("stages", "count"), [(4, 1), (5, 3), (8, 8), (6, 20)])
 def test_equal_stages_take_as_long_as_under_gpipe(stages, count):
-    one = jnp.ones(stages)
+    one = np.ones(stages)
     _, back = alternating_events(one, 2 * one, count)
     assert back.finish_s.max() == pytest.approx(3 * (stages + count - 1))
 
@@ -97,15 +103,15 @@ def test_a_device_keeps_what_the_simulator_keeps(devices, count):
     for s in range(devices):
         kept = most_kept(found, 2 * s + 2, count)
         samples = float(work.batch) / count
-        assert kept_samples(work, jnp.asarray(count), devices - s) == pytest.approx(kept * samples)
+        assert kept_samples(work, np.asarray(count), devices - s) == pytest.approx(kept * samples)
 
 
 def test_memory_is_at_most_that_of_gpipe_and_the_same_for_few_micro_batches():
     work = pick(random_problems(1, 2, DEVICES, BLOCKS), 0).workload
-    segments = jnp.array([[2, 0, 3, 1], [0, 6, 0, 0]])
+    segments = np.array([[2, 0, 3, 1], [0, 6, 0, 0]])
     for count in (1, 2, 3, 4, 6, 8, 12, 24):
         gpipe, other = (
-            device_memory_bytes(work.replace(schedule=name), segments, jnp.full(2, count))
+            device_memory_bytes(work.replace(schedule=name), segments, np.full(2, count))
             for name in ("gpipe", "1f1b")
         )
         assert np.all(other <= gpipe)
@@ -143,7 +149,7 @@ def test_the_holding_set_is_the_largest_of_all_that_hold_the_blocks():
         ]
         rows = [row for row, own in zip(rows, members, strict=True) if np.all(row[own > 0] > 0)]
         holding = [row for row in rows if row.sum() >= BLOCKS]
-        found = np.asarray(find(jnp.asarray(capacity), BLOCKS))
+        found = np.asarray(find(capacity, BLOCKS))
         assert found.tolist() in [row.tolist() for row in rows]
         if holding:
             size = max((row > 0).sum() for row in holding)
@@ -176,18 +182,18 @@ def test_a_cluster_can_run_if_and_only_if_some_partition_fits():
 
 
 def test_every_part_of_a_usable_set_fits():
-    problem = pick(scarce_problem(1, 3, seed=2), 0)
+    problem = jax.device_get(pick(scarce_problem(1, 3, seed=2), 0))
     for count in (6, 24):
-        usable = np.asarray(usable_blocks(problem, count))
+        usable = usable_blocks(problem, count)
         for part in itertools.product((0, 1), repeat=DEVICES):
-            segments = jnp.asarray(usable * np.array(part))
-            needs = device_memory_bytes(problem.workload, segments, jnp.full(3, count))
+            segments = usable * np.array(part)
+            needs = device_memory_bytes(problem.workload, segments, np.full(3, count))
             assert np.all(needs <= problem.compute.memory_bytes * (1 + 2e-6))
 
 
 def test_capacity_grows_where_fewer_devices_are_left():
-    work = pick(scarce_problem(1, 1), 0).workload
+    work = jax.device_get(pick(scarce_problem(1, 1), 0)).workload
     memory_bytes = 3.0 * (work.block_static_bytes + work.batch * work.block_kept_bytes)
-    capacity = block_capacity(work, jnp.full(5, memory_bytes), 24, jnp.arange(1, 6))
+    capacity = block_capacity(work, np.full(5, memory_bytes), 24, np.arange(1, 6))
     assert np.all(np.diff(capacity) <= 0)
     assert capacity[0] > capacity[-1]

@@ -5,17 +5,19 @@ import numpy as np
 import pytest
 from support.against_reference import COMPARED, assert_equal_to_reference
 from support.compilations import compiles
-from support.compiled import evaluate
+from support.compiled import (
+    control_unit_floor_j,
+    evaluate,
+    least_latency_s,
+    violations,
+)
 from support.random_networks import random_decision, random_network, secure_section
 from support.reference_cost import reference_violations
 from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.control.queues import (
-    control_unit_floor_j,
     device_budget_floor_j,
-    least_latency_s,
 )
-from collapipe_jax.edge.cost.feasibility import violations
 
 BLOCKS = 7
 

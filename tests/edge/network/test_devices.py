@@ -1,12 +1,12 @@
 import jax
 import numpy as np
 import pytest
+from support.compiled import in_numpy
 
-from collapipe_jax.edge.network.devices import (
-    DEVICE_PROFILES,
-    DeviceParams,
-    sample_compute,
-)
+from collapipe_jax.edge.network import devices
+from collapipe_jax.edge.network.devices import DEVICE_PROFILES, DeviceParams
+
+sample_compute = in_numpy(devices.sample_compute, static_argnums=(2, 3))
 
 NAMES = ("jetson_nano", "jetson_tx2", "jetson_xavier_nx")
 PARAMS = DeviceParams(

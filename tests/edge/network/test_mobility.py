@@ -305,7 +305,8 @@ def test_the_walk_starts_on_the_network_of_who_stands():
     jax.tree.map(same, system.mean_problem, still.mean_problem)
     mobility = system.mobility
     position_m, velocity, shadowing = start_of(jax.random.key(1), system).mobility
-    gain = large_scale_gain(position_m, shadowing, mobility.topology, mobility.propagation)
+    places = position_m, shadowing, mobility.topology, mobility.propagation
+    gain = jax.jit(large_scale_gain)(*places)
     np.testing.assert_allclose(gain.d2e, still.mean_problem.radio.d2e_gain, rtol=1e-5)
     np.testing.assert_allclose(gain.node, still.mean_problem.radio.cross_gain, rtol=1e-5)
     assert velocity.shape == (2, 3, 2)

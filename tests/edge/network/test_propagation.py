@@ -5,19 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import kstest
+from support.compiled import in_numpy
 from support.tiny_system import PROPAGATION
 
+from collapipe_jax.edge.network import propagation
 from collapipe_jax.edge.network.propagation import (
     PATH_LOSS_LAWS,
     Shadowing,
     TopologyParams,
-    d2e_distance_m,
-    large_scale_gain,
-    node_distance_m,
-    sample_shadowing,
     sample_topology,
-    symmetric,
 )
+
+d2e_distance_m = in_numpy(propagation.d2e_distance_m)
+large_scale_gain = in_numpy(propagation.large_scale_gain)
+node_distance_m = in_numpy(propagation.node_distance_m)
+sample_shadowing = in_numpy(propagation.sample_shadowing)
+symmetric = in_numpy(propagation.symmetric)
 
 CELL = TopologyParams(
     clusters=3,
@@ -29,9 +32,14 @@ CELL = TopologyParams(
 )
 
 
+@jax.jit
+def topologies(keys, params):
+    return jax.vmap(lambda key: sample_topology(key, params))(keys)
+
+
 def positions(realisations, params=CELL):
     keys = jax.random.split(jax.random.key(0), realisations)
-    return np.asarray(jax.jit(jax.vmap(lambda key: sample_topology(key, params)))(keys))
+    return np.asarray(topologies(keys, params))
 
 
 def assert_uniform(points, inner, outer):
@@ -60,10 +68,8 @@ def test_clusters_and_devices_stand_independently():
 
 def test_distances_are_euclidean_above_their_floors():
     position_m = np.array([[[3.0, 4.0], [60.0, 80.0]], [[60.0, 81.0], [0.0, -300.0]]])
-    np.testing.assert_allclose(
-        d2e_distance_m(jnp.array(position_m), CELL), [[35, 100], [100.8018, 300]], 1e-5
-    )
-    got = np.asarray(node_distance_m(jnp.array(position_m), CELL))
+    np.testing.assert_allclose(d2e_distance_m(position_m, CELL), [[35, 100], [100.8018, 300]], 1e-5)
+    got = np.asarray(node_distance_m(position_m, CELL))
     flat = position_m.reshape(4, 2)
     for a in range(4):
         for b in range(4):
@@ -73,13 +79,13 @@ def test_distances_are_euclidean_above_their_floors():
 
 
 def test_distances_have_finite_slopes_where_nodes_meet():
-    here = jnp.zeros((2, 2, 2))
-    slope = jax.grad(lambda p: jnp.sum(node_distance_m(p, CELL)))(here)
+    here = np.zeros((2, 2, 2), np.float32)
+    slope = jax.jit(jax.grad(lambda p: jnp.sum(node_distance_m(p, CELL))))(here)
     assert np.all(np.isfinite(slope))
 
 
 def test_a_tour_walks_to_the_nearest_device_left():
-    drawn, toured = positions(50), positions(50, CELL.replace(order="tour"))
+    drawn, toured = positions(1000)[:50], positions(1000, CELL.replace(order="tour"))[:50]
     np.testing.assert_array_equal(drawn[:, :, 0], toured[:, :, 0])
     for before, after in zip(drawn.reshape(-1, 5, 2), toured.reshape(-1, 5, 2), strict=True):
         here, left = before[0], list(before[1:])
@@ -105,7 +111,7 @@ POSITION_M = np.array(
 
 @jax.jit
 def sampled(keys, params):
-    position_m = jnp.array(POSITION_M)
+    position_m = np.float32(POSITION_M)
 
     def one(key):
         shadowing = sample_shadowing(key, position_m, TOPOLOGY, params)
@@ -135,11 +141,11 @@ def test_without_shadowing_a_gain_is_its_path_loss():
 def test_no_law_gains_more_than_free_space_however_near(law):
     """On a desk, links of 0.1 m to 3 m; sight and shadowing are switched off or the best."""
     near = TOPOLOGY.replace(d2e_min_distance_m=0.1, d2d_min_distance_m=0.1)
-    position_m = jnp.array(
+    position_m = np.float32(
         [[[0.0, 0.05], [0.3, 0.0], [0.0, 3.0]], [[1.0, 0.0], [100.0, 0.0], [0, 9.0]]]
     )
     params = PROPAGATION.replace(d2e_path_loss=law, d2d_path_loss=law)
-    still = Shadowing(*(2 * (jnp.zeros((2, 3)), jnp.zeros((6, 6)))))
+    still = Shadowing(*(2 * (np.zeros((2, 3)), np.zeros((6, 6)))))
     got = large_scale_gain(position_m, still, near, params)
     flat = np.asarray(position_m).reshape(6, 2)
     between_m = np.maximum(np.linalg.norm(flat[:, None] - flat[None], axis=-1), 0.1)
@@ -207,7 +213,7 @@ def test_links_are_in_sight_with_their_chance_independently_and_in_both_directio
 
 
 def test_a_law_with_sight_leaves_the_shadowing_of_a_key():
-    key, position_m = jax.random.key(5), jnp.array(POSITION_M)
+    key, position_m = jax.random.key(5), np.float32(POSITION_M)
     with_sight = PROPAGATION.replace(d2d_path_loss="tr36843_outdoor")
     plain = sample_shadowing(key, position_m, TOPOLOGY, PROPAGATION)
     other = sample_shadowing(key, position_m, TOPOLOGY, with_sight)
@@ -218,6 +224,6 @@ def test_a_law_with_sight_leaves_the_shadowing_of_a_key():
 
 def test_symmetric_mirrors_the_upper_half_with_trailing_axes():
     matrix = np.random.default_rng(0).normal(size=(4, 4, 2)).astype(np.float32)
-    got = np.asarray(symmetric(jnp.array(matrix)))
+    got = np.asarray(symmetric(matrix))
     np.testing.assert_array_equal(got, got.swapaxes(0, 1))
     np.testing.assert_array_equal(got[np.triu_indices(4)], matrix[np.triu_indices(4)])

@@ -109,7 +109,7 @@ def draw(case, seed=0):
         return (index % clusters,) if clusters > 1 and index % 2 else ()
 
     rounds = random_rounds(case.batch, clusters, devices, blocks, sits_out, seed=20 + seed)
-    problem, decision = to_batch_last(rounds)
+    problem, decision = jax.device_get(to_batch_last(rounds))
     radio = problem.radio
     radio = radio.replace(
         rate_law=case.rate_law,
@@ -127,7 +127,7 @@ def draw(case, seed=0):
         problem = problem.replace(secure_aggregation=SecureExchange(**section))
     if case.drift:
         drift = local_steps_drift(0.02, 3, problem.learning.gradient_heterogeneity)
-        drift = drift.replace(spread=jnp.broadcast_to(drift.spread, drift.divergence.shape))
+        drift = drift.replace(spread=np.broadcast_to(drift.spread, drift.divergence.shape))
         problem = problem.replace(learning=problem.learning.replace(drift=drift))
     if case.caps:  # close to what the nodes spend, some kept and some exceeded
         control = problem.control
@@ -135,11 +135,23 @@ def draw(case, seed=0):
         problem = problem.replace(control=control.replace(energy_budget_j=budget_j))
     if case.routes:
         rng = np.random.default_rng(seed)
-        gateway = jnp.asarray(rng.integers(devices + 1, size=(clusters, case.batch)))
-        broadcast = jnp.asarray(rng.integers(2, size=case.batch))
+        gateway = rng.integers(devices + 1, size=(clusters, case.batch))
+        broadcast = rng.integers(2, size=case.batch)
         problem = problem.replace(routes=Routes(gateway=gateway, broadcast=broadcast))
     logs = random_logs(np.random.default_rng(seed), clusters, devices, case.batch, spread=2.5)
     return problem, decision, logs
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What of a case is no value of its problems."""
+
+    caps: bool
+    temperature: float
+
+
+def objective_of(case):
+    return Objective(case.caps, case.temperature)
 
 
 def fixed_of(case, problem, decision):
@@ -203,10 +215,10 @@ def start_of(case, problem, decision, logs):
 def draw_all(case, seed=0):
     problem, decision, logs = draw(case, seed)
     clusters, devices, _ = case.shape
-    weights, terms, fixed = start_of(case, problem, decision, logs)
+    weights, terms, fixed = start_of(objective_of(case), problem, decision, logs)
     rng, coupling, cluster_shape = np.random.default_rng(100 + seed), None, None
     if case.coupled:
-        round_s = jnp.median(terms.cluster_latency_s, axis=0)
+        round_s = np.median(terms.cluster_latency_s, axis=0)
         coupling = random_coupling(rng, round_s, clusters, devices, case.batch)
         cluster_shape = (2, clusters, case.batch)
     weights = random_weights(rng, weights, cluster_shape)
@@ -219,7 +231,7 @@ def draw_all(case, seed=0):
 def test_the_slope_is_that_of_automatic_differentiation(name):
     case = CASES[name]
     arguments, _, fixed = draw_all(case)
-    found, value, wanted = both_slopes(case, *arguments)
+    found, value, wanted = jax.device_get(both_slopes(objective_of(case), *arguments))
     np.testing.assert_allclose(found.smooth, value, rtol=1e-12)
     # The ergodic law ends in a truncated fraction, whose own derivative is less exact.
     error = 1e-10 if case.rate_law == "mean" else 1e-8
@@ -262,9 +274,9 @@ def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
     case = CASES["coupled"]
     arguments, *_ = draw_all(case)
     problem, decision, logs, weights, coupling = arguments
-    here = both_slopes(case, *arguments)[0]
+    here = both_slopes(objective_of(case), *arguments)[0]
     moved = with_first_cluster_moved(logs)
-    there = both_slopes(case, problem, decision, moved, weights, coupling)[0]
+    there = both_slopes(objective_of(case), problem, decision, moved, weights, coupling)[0]
     assert here.smooth.shape == (2, case.batch)
     np.testing.assert_array_equal(there.smooth[1:], here.smooth[1:])
     assert np.any(there.smooth[0] != here.smooth[0])
@@ -285,12 +297,12 @@ def test_the_curvature_is_of_the_size_of_the_second_derivative(name):
     case = CASES[name]
     arguments, _, fixed = draw_all(case)
     problem, decision, logs, weights, coupling = arguments
-    found, *_ = both_slopes(case, *arguments)
+    found, *_ = both_slopes(objective_of(case), *arguments)
     assert all(np.all(np.isfinite(leaf)) for leaf in found.curvature)
     assert all(np.all(leaf >= 0) for leaf in found.curvature)
 
     def slope(logs):
-        return both_slopes(case, problem, decision, logs, weights, coupling)[0].slope
+        return both_slopes(objective_of(case), problem, decision, logs, weights, coupling)[0].slope
 
     ratios = []
     for field, index, second in central_differences(slope, logs, 1e-4):

@@ -4,15 +4,14 @@ import itertools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compiled import evaluate
+from support.compiled import evaluate, in_numpy, is_feasible
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.feasibility import can_run, is_feasible, usable_blocks
+from collapipe_jax.edge.cost import feasibility
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.edge.policies.alternating import alternating
 from collapipe_jax.edge.policies.dssra import dssra
@@ -24,19 +23,20 @@ from collapipe_jax.edge.solver.exhaustive import (
     exhaustive,
 )
 
+can_run, usable_blocks = in_numpy(feasibility.can_run), in_numpy(feasibility.usable_blocks)
 CLUSTERS, DEVICES, BLOCKS, CHOICES = 2, 2, 3, (2, 3, 6)
 SPLITS = [row for row in itertools.product(range(BLOCKS + 1), repeat=DEVICES) if sum(row) == BLOCKS]
 
 
 def problem_with_room(*room):
     """A network whose devices hold so many blocks, by cluster and device."""
-    problem = pick(random_problems(1, CLUSTERS, DEVICES, BLOCKS, seed=3), 0)
-    work = problem.workload.replace(micro_batch_choices=jnp.array(CHOICES))
+    problem = jax.device_get(pick(random_problems(1, CLUSTERS, DEVICES, BLOCKS, seed=3), 0))
+    work = problem.workload.replace(micro_batch_choices=np.array(CHOICES))
     block_bytes = work.block_static_bytes + work.batch * work.block_kept_bytes
     working_bytes = work.batch / max(CHOICES) * work.block_working_bytes
-    memory_bytes = 1.01 * (jnp.array(room) * block_bytes + working_bytes)
+    memory_bytes = 1.01 * (np.array(room) * block_bytes + working_bytes)
     compute = problem.compute.replace(memory_bytes=memory_bytes)
-    return problem.replace(workload=work, compute=compute)
+    return jax.device_put(problem.replace(workload=work, compute=compute))
 
 
 def roomy():
@@ -80,8 +80,8 @@ def plain():
         start = with_equal_allocation(problem, segments, counts)
         return allocate(problem, start, 400).objective
 
-    segments = jnp.array([[row for row, _ in joint] for joint in joints])
-    counts = jnp.array([[count for _, count in joint] for joint in joints])
+    segments = np.array([[row for row, _ in joint] for joint in joints])
+    counts = np.array([[count for _, count in joint] for joint in joints])
     objectives = jax.jit(jax.vmap(solve))(segments, counts)
     return dict(zip(joints, objectives.tolist(), strict=True))
 

@@ -50,11 +50,11 @@ def _room(network, cluster, chain):
 
 
 def test_sets_and_useless_links_are_those_of_plain_loops():
-    problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, _some_unusable)
+    problem = jax.device_get(random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, _some_unusable))
     with jax.numpy_rank_promotion("allow"):  # batch axes come last
         batch = to_batch_last(problem)
-        useless = np.asarray(has_useless_link(batch))
-        chosen = dict(zip((True, False), np.asarray(linked_devices(batch)), strict=True))
+        useless = np.asarray(jax.jit(has_useless_link)(batch))
+        chosen = dict(zip((True, False), np.asarray(jax.jit(linked_devices)(batch)), strict=True))
     subsets = [
         chain
         for size in range(1, DEVICES + 1)

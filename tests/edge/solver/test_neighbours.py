@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.compiled import evaluate
+from support.compiled import evaluate, in_numpy
 from support.random_problems import pick, plain_problems, random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.computing import device_memory_bytes
+from collapipe_jax.edge.cost import computing
 from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
@@ -45,7 +45,8 @@ def problem():
     return random_problems(BATCH, CLUSTERS, DEVICES, BLOCKS, some_memory, seed=4)
 
 
-enumerated = jax.jit(neighbours)
+device_memory_bytes = in_numpy(computing.device_memory_bytes)
+enumerated = in_numpy(neighbours)
 
 
 @settings(max_examples=40, deadline=None)
@@ -58,11 +59,11 @@ def test_neighbours_are_all_partitions_one_change_away(seed, schedule):
     splits = compositions(BLOCKS, DEVICES)
     segments = splits[rng.integers(0, len(splits), CLUSTERS)]
     counts = rng.choice(choices, CLUSTERS)
-    batched = to_batch_last(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], problem))
-    found = enumerated(batched, jnp.asarray(segments).T[..., None], jnp.asarray(counts)[..., None])
+    batched = jax.tree.map(lambda leaf: np.asarray(leaf)[..., None], problem)
+    found = enumerated(batched, segments.T[..., None], counts[..., None])
     memory_bytes = np.asarray(problem.compute.memory_bytes)
     every, numbers = np.tile(splits, (len(choices), 1)), np.repeat(choices, len(splits))
-    needs = device_memory_bytes(problem.workload, jnp.asarray(every), jnp.asarray(numbers))
+    needs = device_memory_bytes(problem.workload, every, numbers)
     needed_bytes = np.asarray(needs).reshape(len(choices), len(splits), DEVICES)
     for n in range(CLUSTERS):
         fits = np.all(needed_bytes <= memory_bytes[n] * (1 + 1e-6), axis=-1)
@@ -86,22 +87,23 @@ def test_neighbours_are_all_partitions_one_change_away(seed, schedule):
 
 def test_a_cluster_without_blocks_has_no_neighbours(problem):
     batched = to_batch_last(problem)
-    segments = jnp.zeros((DEVICES, CLUSTERS, BATCH)).at[0, 0].set(BLOCKS)
-    found = enumerated(batched, segments, jnp.ones((CLUSTERS, BATCH)))
+    segments = np.zeros((DEVICES, CLUSTERS, BATCH))
+    segments[0, 0] = BLOCKS
+    found = enumerated(batched, segments, np.ones((CLUSTERS, BATCH)))
     assert not np.any(found.possible[1])
 
 
 def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
     batched = to_batch_last(problem)
-    static = jax.vmap(lambda one: static_pipeline(one, 4), -1, -1)(batched)
 
     @quick_jit
-    def inherited(batched, static):
+    def inherited(batched):
+        static = jax.vmap(lambda one: static_pipeline(one, 4), -1, -1)(batched)
         own = optimise(batched, starting_candidates(batched, [Start(static)]), 20).candidate
         others = neighbours(batched, own.segments, own.micro_batches)
         return own, others, inherited_allocation(own, others.segments)
 
-    own, others, logs = inherited(batched, static)
+    own, others, logs = jax.device_get(inherited(batched))
     before = np.asarray(own.segments > 0)[:, :, None]
     after = np.asarray(others.segments > 0)
     share = np.where(_nodes(after), np.exp(logs.d2d_share), 0.0)

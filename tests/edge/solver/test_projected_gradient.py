@@ -3,9 +3,11 @@
 import functools
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import in_numpy
 from support.descents import BATCH, CLUSTERS, LONG, NODES, anywhere, descend_together, draw
 from support.random_allocations import with_first_cluster_moved
 
@@ -40,6 +42,11 @@ def optimum(some):
     return descend_together(problem, decision, logs, weights, LONG)
 
 
+@functools.partial(in_numpy, static_argnums=2)
+def limited(logs, active, joint):
+    return to_limits(logs, Chain(active).used, joint)
+
+
 def assert_within_limits(logs, active, joint):
     participates = active[0]
     share = np.where(active, np.exp(logs.d2d_share), 0.0)
@@ -57,16 +64,16 @@ def assert_within_limits(logs, active, joint):
 def test_anything_is_moved_into_the_limits_and_stays_there(some, joint):
     active = some[-1]
     for size in (1, 5, 30):
-        once = to_limits(anywhere(size, size), Chain(jnp.asarray(active)).used, joint)
+        once = limited(anywhere(size, size), active, joint)
         assert_within_limits(once, active, joint)
-        twice = to_limits(once, Chain(jnp.asarray(active)).used, joint)
+        twice = limited(once, active, joint)
         for a, b in zip(once, twice, strict=True):
             np.testing.assert_allclose(np.exp(a), np.exp(b), atol=1e-5)
 
 
 def test_what_is_within_the_limits_is_left_alone(some):
     _, _, logs, _, active = some
-    for a, b in zip(logs, to_limits(logs, Chain(jnp.asarray(active)).used), strict=True):
+    for a, b in zip(logs, limited(logs, active, True), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 
@@ -155,6 +162,10 @@ def test_by_itself_a_cluster_does_not_care_where_another_starts(some):
 
 def parabola_after(steps, understated):
     """End of a descent on ``x^2`` in every D2D power, its curvature understated by a factor."""
+    return float(jax.jit(lambda *numbers: _parabola_after(*numbers))(steps, understated))
+
+
+def _parabola_after(steps, understated):
 
     def evaluate(logs, weights):
         away = logs.d2d_power + 5.0
@@ -174,7 +185,7 @@ def parabola_after(steps, understated):
     logs = Allocation(jnp.log(jnp.full_like(start, 0.3)), start, *jnp.full((2, 2, 1), -1.0))
     weights = Weights(*[jnp.ones((2, 1))] * 6)
     end = descend(evaluate, Chain(jnp.ones((3, 2, 1), bool)).used, logs, weights, steps)
-    return float(end.objective[0])
+    return end.objective[0]
 
 
 @pytest.mark.parametrize("understated", [3.0, 6.0, 12.0])

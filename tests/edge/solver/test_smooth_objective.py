@@ -3,10 +3,9 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compiled import evaluate
+from support.compiled import evaluate, in_numpy
 from support.random_allocations import (
     central_differences,
     random_coupling,
@@ -15,7 +14,6 @@ from support.random_allocations import (
 )
 from support.random_problems import random_rounds, to_batch_last
 
-from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.link_quality import active_power_w, interference_w
 from collapipe_jax.edge.network.channel import RATE_LAWS
@@ -36,10 +34,10 @@ def some(double):
         return (index % CLUSTERS,) if index % 2 else ()
 
     stacked = random_rounds(BATCH, CLUSTERS, DEVICES, BLOCKS, sits_out, seed=20)
-    return stacked, to_batch_last(stacked)
+    return jax.device_get((stacked, to_batch_last(stacked)))
 
 
-@quick_jit
+@in_numpy
 def prepared(problem, decision):
     """Logarithms, initial weights, and interference."""
     fixed = fix_decision(problem, decision)
@@ -52,13 +50,13 @@ def logs_of(problem, decision):
     return prepared(problem, decision)[0]
 
 
-@functools.partial(quick_jit, static_argnames="temperature")
+@functools.partial(in_numpy, static_argnums=5)
 def evaluated(problem, decision, logs, weights, coupling=None, temperature=TEMPERATURE):
     fixed = fix_decision(problem, decision)
     return evaluate_allocation(fixed, logs, weights, coupling, temperature)
 
 
-evaluate_all = quick_jit(jax.vmap(evaluate))
+evaluate_all = in_numpy(jax.vmap(evaluate))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +105,7 @@ def test_slopes_of_clusters_by_themselves_are_those_of_differences(some, initial
     logs = logs_of(problem, decision)
     weights = random_weights(rng, initial, (2, CLUSTERS, BATCH))
     latency_s = evaluated(problem, decision, logs, initial).cluster_latency_s
-    coupling = random_coupling(rng, jnp.median(latency_s, axis=0), CLUSTERS, DEVICES, BATCH)
+    coupling = random_coupling(rng, np.median(latency_s, axis=0), CLUSTERS, DEVICES, BATCH)
 
     def point(logs):
         return evaluated(problem, decision, logs, weights, coupling)
@@ -123,14 +121,14 @@ def test_a_cluster_by_itself_has_the_slopes_of_all_together(some, initial):
     problem, decision = some[1]
     logs, _, received_w, _ = prepared(problem, decision)
     latency_s = evaluated(problem, decision, logs, initial).cluster_latency_s
-    slowest = np.asarray(jnp.argmax(latency_s, axis=0) == np.arange(CLUSTERS)[:, None], float)
+    slowest = np.asarray(np.argmax(latency_s, axis=0) == np.arange(CLUSTERS)[:, None], float)
     together = evaluated(problem, decision, logs, initial._replace(cluster=slowest))
     control = problem.control
     coupling = Coupling(
         interference_w=received_w,
         interference_cost_per_w=together.interference_cost_per_w,
         latency_cost_per_s=control.v / control.reference_latency_s * slowest,
-        round_s=jnp.max(latency_s, axis=0),
+        round_s=np.max(latency_s, axis=0),
         bandwidth_cost=np.zeros(BATCH),
     )
     never = np.stack([np.zeros((CLUSTERS, BATCH)), np.ones((CLUSTERS, BATCH))])
@@ -146,7 +144,7 @@ def test_no_weights_lift_the_smooth_objective_above_the_exact_one(some, initial)
     for temperature in (0.01, 0.1, 0.5):
         logs = random_logs(rng, CLUSTERS, DEVICES, BATCH)
         weights = random_weights(rng, initial)
-        point = evaluated(problem, decision, logs, weights, temperature=temperature)
+        point = evaluated(problem, decision, logs, weights, None, temperature)
         assert np.all(point.smooth <= point.objective * (1 + 1e-12))
         assert np.any(point.smooth < point.objective * (1 - 1e-3))
 

@@ -4,18 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compiled import evaluate
+from support.compiled import evaluate, in_numpy
 from support.random_problems import pick, plain_problems
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
 from collapipe_jax.edge.cost.problem import Switching
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
-from collapipe_jax.edge.cost.terms.moments import changed_blocks
-from collapipe_jax.edge.network.channel import d2d_sinr, narrowed_bit_time_s
+from collapipe_jax.edge.cost.terms import moments
+from collapipe_jax.edge.network import channel
 from collapipe_jax.learning.models.counts import block_parameters
 from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.system import build_system_params
 
+changed_blocks = in_numpy(moments.changed_blocks)
+d2d_sinr, narrowed_bit_time_s = in_numpy(channel.d2d_sinr), in_numpy(channel.narrowed_bit_time_s)
 CLUSTERS, DEVICES, BLOCKS, BITS = 2, 3, 6, 5e6
 BEFORE = np.array([[2, 2, 2], [0, 6, 0]], np.int32)
 AFTER = np.array([[3, 3, 0], [1, 4, 1]], np.int32)
@@ -27,13 +29,13 @@ def owners(segments):
 
 def after(problem, before, bits=BITS):
     """The problem after a round with a partition, whose moments count unless ``bits`` is None."""
-    counts = jnp.ones(CLUSTERS, jnp.int32)
+    counts = np.ones(CLUSTERS, np.int32)
     switching = Switching(
-        segments=jnp.asarray(before),
+        segments=before,
         micro_batches=counts,
-        switching_cost=jnp.zeros(()),
-        hysteresis=jnp.zeros(()),
-        block_moment_bits=None if bits is None else jnp.asarray(bits),
+        switching_cost=np.zeros(()),
+        hysteresis=np.zeros(()),
+        block_moment_bits=None if bits is None else np.asarray(bits),
     )
     return problem.replace(switching=switching)
 
@@ -42,14 +44,14 @@ def after(problem, before, bits=BITS):
 def problem():
     """With power to receive, and an empty queue at no node."""
     problem = pick(plain_problems(1, CLUSTERS, DEVICES, BLOCKS), 0)
-    compute = problem.compute.replace(receive_power_w=jnp.asarray(0.3))
-    return problem.replace(compute=compute)
+    compute = problem.compute.replace(receive_power_w=np.asarray(0.3))
+    return jax.device_get(problem.replace(compute=compute))
 
 
 @pytest.fixture(scope="module")
 def costs(problem):
     """A decision with the moments that it moves, and without."""
-    decision = with_equal_allocation(problem, jnp.asarray(AFTER), jnp.full(CLUSTERS, 2))
+    decision = in_numpy(with_equal_allocation)(problem, AFTER, np.full(CLUSTERS, 2))
     return decision, *(evaluate(after(problem, BEFORE, bits), decision) for bits in (BITS, None))
 
 
@@ -57,7 +59,7 @@ def test_changed_blocks_by_their_owners():
     rng = np.random.default_rng(0)
     rows = rng.multinomial(BLOCKS, np.full(DEVICES, 1 / DEVICES), (2, 60))
     rows[:, ::7] *= rng.integers(0, 2, (2, 9, 1))  # clusters that held or hold nothing
-    taken, given = changed_blocks(*(jnp.asarray(row.T) for row in rows))
+    taken, given = changed_blocks(*(row.T for row in rows))
     for case, (before, now) in enumerate(zip(*rows, strict=True)):
         changes, old, new = before.any() and now.any(), owners(before), owners(now)
         for k in range(DEVICES):
@@ -101,7 +103,7 @@ def test_the_objective_charges_both(problem, costs):
     control = problem.control
     drift = control.energy_queue / control.energy_budget_j * (counted.energy_j - free.energy_j)
     latency_s = counted.latency_s - free.latency_s
-    grown = control.v / control.reference_latency_s * latency_s + jnp.sum(drift)
+    grown = control.v / control.reference_latency_s * latency_s + np.sum(drift)
     assert float(counted.objective - free.objective) == pytest.approx(float(grown), rel=1e-3)
 
 
@@ -115,7 +117,8 @@ def test_who_stays_or_starts_moves_nothing(problem, costs, before):
 def test_what_is_behind_a_dead_link_is_lost(problem, costs):
     """The last device of the first cluster, which gives two blocks away, is out of reach."""
     decision, counted, free = costs
-    gain = problem.radio.d2d_gain.at[0, 3].set(0.0)
+    gain = np.copy(problem.radio.d2d_gain)
+    gain[0, 3] = 0.0
     dead = problem.replace(radio=problem.radio.replace(d2d_gain=gain))
     cost = evaluate(after(dead, BEFORE), decision)
     assert np.isfinite(cost.latency_s)

@@ -7,16 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.against_reference import base_case
-from support.compiled import evaluate
+from support.compiled import (
+    by_sender,
+    client_links,
+    control_unit_floor_j,
+    decide,
+    evaluate,
+    least_latency_s,
+    sends,
+)
 from support.random_networks import secure_section
 from support.random_problems import with_ends
 from support.structs import as_decision, as_problem
 
-from collapipe_jax.edge.control.queues import control_unit_floor_j, least_latency_s
-from collapipe_jax.edge.cost.client_round import by_sender, client_links, sends
 from collapipe_jax.edge.cost.problem import SecureExchange
 from collapipe_jax.edge.cost.terms.secure_exchange import secure_messages
-from collapipe_jax.edge.policies.registry import make_policy
 
 NODE_POWER = ("flops_per_s", "joules_per_flop")
 
@@ -77,37 +82,38 @@ def client_problem():
 def test_clients_send_masked_models_to_the_base_station(name):
     """Every term by hand, at the shares of the round without secure aggregation."""
     plain, own = client_problem(), secure_section()
-    decision = make_policy(name)(jax.random.key(0), plain)
+    plain, decision = jax.device_get((plain, decide(name, plain, shares="equal")))
     secure = plain.replace(secure_aggregation=secure_exchange())
     before, after = (evaluate(each, decision) for each in (plain, secure))
     work, links = plain.workload, client_links(plain, decision)
     bits = float(decision.client_blocks * work.block_param_bits + work.embedding_param_bits)
     bits += float(work.ends.decoder_param_bits) if decision.whole_model else 0.0
-    parties, lost = int(sends(decision).sum()), own["dropout_probability"]
+    trains, used = decision.samples > 0, sends(decision)
+    parties, lost = int(used.sum()), own["dropout_probability"]
     masked_bits = own["number_ratio"] * bits + own["count_bits"]
     more_bits = masked_bits + 3 * parties * own["secret_bits"] - bits
     mask_s = parties * masked_bits / 8 / own["party_mask_bytes_per_s"]
     masks = parties * (1 - lost) + parties * (parties - 1) * lost * (1 - lost)
     unmask_s = masks * masked_bits / 8 / own["server_mask_bytes_per_s"]
     rest_s = 6 * plain.compute.link_overhead_s + mask_s + unmask_s
-    more_s = np.where(decision.samples > 0, more_bits * links.uplink_bit_s + rest_s, 0.0)
+    more_s = np.where(trains, more_bits * links.uplink_bit_s + rest_s, 0.0)
     np.testing.assert_allclose(after.clients.upload_s - before.clients.upload_s, more_s, rtol=1e-9)
     # Public keys reach all at once, at the rate of the slowest, and shares each on its own.
     key_s = links.parameter_bit_s + links.downlink_bit_s
-    more_s = np.where(decision.samples > 0, 2 * (parties - 1) * own["secret_bits"] * key_s, 0.0)
+    more_s = np.where(trains, 2 * (parties - 1) * own["secret_bits"] * key_s, 0.0)
     found_s = after.clients.download_s - before.clients.download_s
     np.testing.assert_allclose(found_s, more_s, rtol=1e-9)
     speed, per_flop = (by_sender(getattr(plain.compute, field), decision) for field in NODE_POWER)
     drawn_w = decision.d2e_power_w / plain.radio.amplifier_efficiency
     more_j = drawn_w * more_bits * links.uplink_bit_s + mask_s * speed * per_flop
     found_j = by_sender(after.energy_j - before.energy_j, decision)
-    np.testing.assert_allclose(found_j, np.where(sends(decision), more_j, 0.0), rtol=1e-9)
+    np.testing.assert_allclose(found_j, np.where(used, more_j, 0.0), rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_shares_of_clients_still_end_a_round_together():
     problem = client_problem().replace(secure_aggregation=secure_exchange())
-    cost = evaluate(problem, make_policy("vanilla_fl")(jax.random.key(0), problem))
+    cost = evaluate(problem, decide("vanilla_fl", problem))
     latency_s = sum(cost.clients)
     np.testing.assert_allclose(latency_s, latency_s.max(), rtol=1e-3)
 
@@ -127,6 +133,6 @@ def test_decisions_see_the_price():
     """Each of two decisions is the better one under its own price."""
     plain = as_problem(base_case()[0])
     secure = plain.replace(secure_aggregation=secure_exchange())
-    own, other = (make_policy("dssra")(jax.random.key(0), each) for each in (secure, plain))
+    own, other = (decide("dssra", each) for each in (secure, plain))
     assert evaluate(secure, own).objective < evaluate(secure, other).objective
     assert evaluate(plain, other).objective < evaluate(plain, own).objective

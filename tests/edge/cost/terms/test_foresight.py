@@ -1,0 +1,35 @@
+"""Terms of the cost in the decisions of DSSRA: a decision that knows of them costs less."""
+
+import numpy as np
+import pytest
+from support.against_reference import base_case
+from support.compiled import dssra, evaluate
+from support.random_networks import rows_section, signalling_section
+from support.structs import as_problem
+
+NETWORK = base_case()[0]
+WHOLE_TABLE = {"rows_read": np.array([0.0, *[300.0] * 5]), "number_bits": 0.0}
+WITHOUT = {
+    "workload": NETWORK["workload"],
+    "signalling": {"report_bits": 0.0, "grant_bits": 0.0},
+    "embedding_rows": rows_section() | WHOLE_TABLE,
+}
+"""Sections that add nothing, so that one program decides with and without every term."""
+
+TERMS = {
+    "short updates": {"workload": NETWORK["workload"] | {"update_ratio": 0.29}},
+    "signals": {"signalling": signalling_section()},
+    "rows": {"embedding_rows": rows_section() | {"number_bits": 13.0}},
+}
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.usefixtures("x64")
+def test_dssra_foresees_every_term(term):
+    without = as_problem(NETWORK | WITHOUT)
+    problem = as_problem(NETWORK | WITHOUT | TERMS[term])
+    solution = dssra(problem)
+    exact = evaluate(problem, solution.decision).objective
+    np.testing.assert_allclose(solution.objective, exact, rtol=1e-9)
+    blind = evaluate(problem, dssra(without).decision).objective
+    assert exact <= blind * (1 + 1e-9)
