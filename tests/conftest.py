@@ -53,13 +53,18 @@ settings.register_profile("repo", deadline=None, derandomize=True, print_blob=Tr
 settings.load_profile("repo")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def kept_programs(tmp_path_factory, worker_id):
-    """Compile once what several files and processes compile."""
+@pytest.fixture(scope="session")
+def folder_of_workers(tmp_path_factory, worker_id):
+    """A folder that all processes of these tests share."""
     folder = tmp_path_factory.getbasetemp()
-    folder = folder if worker_id == "master" else folder.parent  # of all workers
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_programs(folder_of_workers):
+    """Compile once what several files and processes compile."""
     settings = {
-        "jax_compilation_cache_dir": str(folder / "programs"),
+        "jax_compilation_cache_dir": str(folder_of_workers / "programs"),
         # With a limit JAX locks the folder, and nobody reads half a file.
         "jax_compilation_cache_max_size": 2**34,
         "jax_persistent_cache_min_compile_time_secs": 0.2,
