@@ -213,7 +213,7 @@ def test_attention_weights_have_a_rate_of_their_own(params, inputs):
     keys = example_keys(jax.random.key(7), jnp.arange(BATCH))
 
     def outputs(**rates):
-        return np.asarray(encode(params, dataclasses.replace(CONFIG, **rates), *inputs, keys))
+        return np.asarray(encoded(params, dataclasses.replace(CONFIG, **rates), *inputs, keys))
 
     both = outputs(dropout_rate=0.3)
     np.testing.assert_array_equal(both, outputs(dropout_rate=0.3, attention_dropout_rate=0.3))
@@ -231,12 +231,12 @@ def test_the_fused_kernel_gets_the_same_attention(params, inputs, monkeypatch):
     config = dataclasses.replace(
         CONFIG, width=16, heads=2, dropout_rate=0.0, compute_dtype="bfloat16"
     )
-    params = init_encoder(jax.random.key(3), config)
+    params = init(jax.random.key(3), config)
     x, mask = jnp.pad(inputs[0], [(0, 0), (0, 0), (0, 16)])[..., :16], inputs[1]
     fused = dataclasses.replace(config, attention="cudnn")
     with pytest.raises(InputError, match="needs a GPU"):
         encode(params, fused, x, mask)
-    plain, kernel = encode(params, config, x, mask), jax.nn.dot_product_attention
+    plain, kernel = encoded(params, config, x, mask), jax.nn.dot_product_attention
 
     def on_cpu(*given, implementation, **options):
         assert implementation == "cudnn"
