@@ -31,7 +31,6 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 from support import ROOT
-from support.compilations import compiling_with
 from support.local_server import serving
 
 # Traces make many objects that stay; by default the collector looks through all of them often.
@@ -54,13 +53,18 @@ settings.register_profile("repo", deadline=None, derandomize=True, print_blob=Tr
 settings.load_profile("repo")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def kept_programs(tmp_path_factory, worker_id):
-    """Compile once what several files and processes compile: settings of JAX, by name."""
+@pytest.fixture(scope="session")
+def folder_of_workers(tmp_path_factory, worker_id):
+    """A folder that all processes of these tests share."""
     folder = tmp_path_factory.getbasetemp()
-    folder = folder if worker_id == "master" else folder.parent  # of all workers
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_programs(folder_of_workers):
+    """Compile once what several files and processes compile."""
     settings = {
-        "jax_compilation_cache_dir": str(folder / "programs"),
+        "jax_compilation_cache_dir": str(folder_of_workers / "programs"),
         # With a limit JAX locks the folder, and nobody reads half a file.
         "jax_compilation_cache_max_size": 2**34,
         "jax_persistent_cache_min_compile_time_secs": 0.2,
@@ -69,7 +73,7 @@ def kept_programs(tmp_path_factory, worker_id):
         for name, value in settings.items():
             jax.config.update(name, value)
             changed.setenv(name.upper(), str(value))
-        yield settings
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -107,24 +111,6 @@ def peers():
         warnings.simplefilter("ignore")
         reason = 'pip install -e ".[bench]"'
         yield tuple(pytest.importorskip(name, reason=reason) for name in ("torch", "transformers"))
-
-
-@pytest.fixture(scope="module")
-def quick_compilation():
-    """Compile a module's programs without optimising."""
-    with compiling_with():
-        yield
-
-
-@pytest.fixture(scope="module")
-def shared_compilation(kept_programs):
-    """The same, for other processes too: its value are their environment variables."""
-    small = {
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    with compiling_with(**kept_programs | small) as settings:
-        yield {name.upper(): str(value) for name, value in settings.items()}
 
 
 @pytest.fixture

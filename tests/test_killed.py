@@ -22,7 +22,7 @@ from support.killed import states_on_disk
 from collapipe_jax.cli import compare, sweep, train
 from experiments.studies import closed_loop, race
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_compilation", "no_data")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_data")]
 
 KILLS = int(os.environ.get("COLLAPIPE_KILLS", "2"))
 REAL = max(1, KILLS // 4)
@@ -82,7 +82,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 @pytest.fixture
-def start(shared_compilation):
+def start():
     """Start a program as a process."""
 
     def start(program, arguments):
@@ -91,7 +91,6 @@ def start(shared_compilation):
         return subprocess.Popen(
             [sys.executable, "-c", _ON_ONE_DEVICE, *place, *arguments],
             cwd=ROOT,
-            env=os.environ | shared_compilation,
             stdout=subprocess.DEVNULL,
         )
 

@@ -20,8 +20,9 @@ def run(workdir, *options, x=X, y=Y):
             "--config=support.tiny_run",
             f"--x={x}",
             f"--y={y}",
-            "--networks=7",
-            "--rounds=2",
+            "--networks=3",
+            "--rounds=3",
+            "--chunk=2",
             "--policies=static_pipeline,vanilla_fl",
             *options,
         ]
@@ -49,7 +50,7 @@ def test_every_cell_is_a_comparison_under_its_keys(mapped):
         assert config["training"]["local_steps"] == summary["y_values"][index // 2]
         budgets.append(config["control"]["device_budget_j"])
         assert set(cell["policies"]) == {"static_pipeline", "vanilla_fl"}
-        assert cell["networks"] + cell["networks_left_out"] == 7
+        assert cell["networks"] + cell["networks_left_out"] == 3
     assert budgets[2] == 2 * budgets[0]
 
 

@@ -26,7 +26,7 @@ def config(tmp_path):
 
 
 def run(config, workdir, *more):
-    sizes = ["--rounds=2", "--realisations=2", "--policies=static_pipeline"]
+    sizes = ["--rounds=3", "--realisations=2", "--policies=static_pipeline"]
     sweep.main([f"--config={config}", f"--workdir={workdir}", *sizes, *more])
 
 
@@ -37,7 +37,7 @@ def test_every_point_is_a_comparison_under_its_own_keys(config, tmp_path):
     for value, point in zip(line.values, line.points, strict=True):
         assert point.settings["config"]["control"]["v"] == value
         assert point.cases[0].v == value
-        assert point.policies["static_pipeline"]["latency_s"].shape == (2, 2)
+        assert point.policies["static_pipeline"]["latency_s"].shape == (2, 3)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [point["at"] for point in summary["points"]] == [{"V": 1.0}, {"V": 10.0}]
     before = (tmp_path / "run" / "summary.json").read_bytes()

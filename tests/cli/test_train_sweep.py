@@ -12,8 +12,6 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import training
 from collapipe_jax.runs.figures.draw import draw_folders
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RATES = "--sweep=training.client_learning_rate=1e-3,4e-3"
 COMMON = [f"--config={tiny_run.__file__}", RATES, "--seeds=2"]
 COMMON += ["--config.evaluation.every_rounds=1"]

@@ -25,8 +25,6 @@ from collapipe_jax.runs.training.history import last_constants
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, estimate_batches
 from collapipe_jax.runs.training.ongoing_run import estimate_bound, initial_run_state
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NUMBERS, CLUSTERS, GROUPS, BATCH = 6, 3, 8, 4
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
 SPREAD = np.array([0.5, 1.0, 0.3])

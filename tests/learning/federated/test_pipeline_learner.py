@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,9 +42,11 @@ def make_batches(seed, clusters=CLUSTERS):
     def ids(length):
         tokens = rng.integers(4, 12, (STEPS, clusters, BATCH, length))
         lengths = rng.integers(2, length + 1, (STEPS, clusters, BATCH, 1))
-        return jnp.array(np.where(np.arange(length) < lengths, tokens, 0), jnp.int32)
+        return np.where(np.arange(length) < lengths, tokens, 0)
 
-    return TranslationBatch(ids(5), ids(5).at[..., 0].set(1))
+    sources, targets = ids(5), ids(5)
+    targets[..., 0] = 1
+    return TranslationBatch(*(jnp.asarray(part, jnp.int32) for part in (sources, targets)))
 
 
 def make_outcome(loss=0.0, present=(True,) * CLUSTERS, micro_batches=2, segments=None):
@@ -56,7 +60,7 @@ def make_outcome(loss=0.0, present=(True,) * CLUSTERS, micro_batches=2, segments
 
 @pytest.fixture(scope="module")
 def state():
-    return LEARNER.init(MODEL.init(jax.random.key(0)))
+    return LEARNER.init(jax.jit(MODEL.init)(jax.random.key(0)))
 
 
 @jax.jit
@@ -68,8 +72,15 @@ def cluster_gradient(client, decoder, batch):
     return jax.grad(loss, argnums=(0, 1))(client, decoder)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def step_of(optimizer, gradient, state, params):
+    update, state = optimizer.update(gradient, state, params, step=0)
+    return optax.apply_updates(params, update), state
+
+
 def by_hand(state, batches, weights, present):
     """The same round in Python loops, one cluster and one step at a time."""
+    state, batches = jax.device_get((state, batches))
     shares = np.where(present, weights, 0.0)
     shares = shares / shares.sum()
     clients = [state.client] * CLUSTERS
@@ -77,26 +88,23 @@ def by_hand(state, batches, weights, present):
     decoder, decoder_state = state.decoder, state.decoder_optimizer
     norms = []
     for step in range(STEPS):
-        mean = jax.tree.map(jnp.zeros_like, (state.client, decoder))
+        mean = jax.tree.map(np.zeros_like, (state.client, decoder))
         for n in np.flatnonzero(present):
             batch = jax.tree.map(lambda leaf, n=n, s=step: leaf[s, n], batches)
-            both = cluster_gradient(clients[n], decoder, batch)
-            gradient = both[0]
-            update, states[n] = CLIENT.update(gradient, states[n], clients[n], step=0)
-            clients[n] = optax.apply_updates(clients[n], update)
+            both = jax.device_get(cluster_gradient(clients[n], decoder, batch))
+            clients[n], states[n] = step_of(CLIENT, both[0], states[n], clients[n])
             mean = jax.tree.map(lambda m, g, n=n: m + shares[n] * g, mean, both)
-        update, decoder_state = CLIENT.update(mean[1], decoder_state, decoder, step=0)
-        decoder = optax.apply_updates(decoder, update)
+        decoder, decoder_state = step_of(CLIENT, mean[1], decoder_state, decoder)
         norms.append(norm(mean))
     mean = jax.tree.map(
-        lambda *leaves: sum(s * leaf for s, leaf in zip(shares, leaves, strict=True)), *clients
+        lambda *leaves: sum(s * leaf for s, leaf in zip(shares, leaves, strict=True)),
+        *jax.device_get(clients),
     )
-    pseudo = jax.tree.map(jnp.subtract, state.client, mean)
-    before = state.server_optimizer, state.client
-    update, server = SERVER.transformation.update(pseudo, *before, step=0)
-    client_states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    pseudo = jax.tree.map(np.subtract, state.client, mean)
+    client, server = step_of(SERVER.transformation, pseudo, state.server_optimizer, state.client)
+    client_states = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(states))
     after = state._replace(
-        client=optax.apply_updates(state.client, update),
+        client=client,
         client_optimizer=client_states,
         decoder=decoder,
         decoder_optimizer=decoder_state,
@@ -309,12 +317,11 @@ def test_training_learns_to_copy_a_word(state):
     """Blind to the source, no model could go below (log 8 + 0) / 2 nats a token."""
     rng, losses = np.random.default_rng(0), []
     for step in range(150):
-        word = jnp.array(rng.integers(4, 12, (STEPS, CLUSTERS, BATCH)), jnp.int32)
-        empty = jnp.zeros_like(word)
-        batches = TranslationBatch(
-            jnp.stack([word, empty, empty, empty, empty], -1),
-            jnp.stack([empty + 1, word, empty + 2, empty, empty], -1),
-        )
+        word = rng.integers(4, 12, (STEPS, CLUSTERS, BATCH))
+        empty = np.zeros_like(word)
+        sources = np.stack([word, empty, empty, empty, empty], -1)
+        targets = np.stack([empty + 1, word, empty + 2, empty, empty], -1)
+        batches = TranslationBatch(jnp.int32(sources), jnp.int32(targets))
         key = jax.random.fold_in(KEY, step)
         state, report = LEARNER.round(state, batches, make_outcome(0.1), key, step)
         losses.append(float(report.loss))

@@ -17,7 +17,7 @@ from collapipe_jax.learning.federated.quantisation import GROUP, round_numbers, 
 pytestmark = pytest.mark.usefixtures("x64")
 
 WEIGHTS = np.array([0.4, 0.3, 0.2, 0.1])
-SMOOTHNESS, ROUNDS, REPEATS, SPREAD = 2.0, 60, 24, 0.05
+SMOOTHNESS, ROUNDS, REPEATS, SPREAD = 2.0, 60, 8, 0.05
 OPTIMA = np.random.default_rng(7).normal(size=(4, GROUP))
 OPTIMA -= WEIGHTS @ OPTIMA  # that of the mean is the origin
 START = np.full(GROUP, 0.3)

@@ -26,8 +26,6 @@ CONFIG = CausalConfig(
     query_bias=True,
     rotary_base=50,
 )
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 DROPPING = dataclasses.replace(CONFIG, dropout_rate=0.3)
 BATCH, LENGTH = 4, 5
 

@@ -17,8 +17,6 @@ from collapipe_jax.learning.models.causal_files import load_causal_lm, save_caus
 from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM, logits
 from collapipe_jax.learning.models.config import CausalConfig, RotaryScaling
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 REAL = padded() != NOTHING
 EXPECTED = {
     "llama": CausalConfig(

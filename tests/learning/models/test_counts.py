@@ -5,7 +5,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 
 from collapipe_jax.learning.models import counts
@@ -51,24 +50,41 @@ def flops_of(function, *arguments) -> float:
     return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
 
 
+def shapes_of(init, *static):
+    """Shapes of fresh parameters."""
+    return jax.eval_shape(lambda key: init(key, *static), jax.random.key(0))
+
+
+def numbers(shapes):
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+def block_shapes(config):
+    """Shapes of the parameters of one encoder block."""
+
+    def one(key):
+        return jax.tree.map(lambda leaf: leaf[0], init_encoder(key, config))
+
+    return shapes_of(one)
+
+
 @pytest.mark.parametrize(("width", "feed_forward_width"), [(32, 128), (48, 80)])
 def test_parameters_are_those_of_the_model(width, feed_forward_width):
     config = make_config(width, feed_forward_width)
-    params = init_params(jax.random.key(0), config)
-    block = jax.tree.map(lambda leaf: leaf[0], params["encoder"])
-    assert optax.tree.size(block) == counts.block_parameters(width, feed_forward_width)
-    assert optax.tree.size(params["encoder"]) == 3 * optax.tree.size(block)
-    assert optax.tree.size(params["embedding"]) == counts.embedding_parameters(512, width)
+    params, block = shapes_of(init_params, config), block_shapes(config)
+    assert numbers(block) == counts.block_parameters(width, feed_forward_width)
+    assert numbers(params["encoder"]) == 3 * numbers(block)
+    assert numbers(params["embedding"]) == counts.embedding_parameters(512, width)
     decoder = counts.decoder_parameters(512, width, feed_forward_width, config.decoder_blocks)
-    assert optax.tree.size(params["decoder"]) == decoder
+    assert numbers(params["decoder"]) == decoder
 
 
 @pytest.mark.parametrize("pools", [False, True])
 def test_parameters_are_those_of_bert(pools):
     sizes = BertConfig(**ENCODER, vocabulary_size=99, positions=20, token_types=1)
-    params = BertWithHead(sizes=sizes, labels=7, pools=pools).init(jax.random.key(0))
-    assert optax.tree.size(params["embedding"]) == counts.bert_embedding_parameters(99, 20, 32)
-    assert optax.tree.size(params["decoder"]) == counts.head_parameters(32, 7, pools)
+    params = shapes_of(BertWithHead(sizes=sizes, labels=7, pools=pools).init)
+    assert numbers(params["embedding"]) == counts.bert_embedding_parameters(99, 20, 32)
+    assert numbers(params["decoder"]) == counts.head_parameters(32, 7, pools)
 
 
 def test_parameters_are_those_of_n_grams_and_further_heads():
@@ -78,11 +94,9 @@ def test_parameters_are_those_of_n_grams_and_further_heads():
         (tagger, counts.head_parameters(32, 7, False, crf=True)),
         (MaskedBert(sizes=sizes), counts.masked_lm_parameters(99, 32)),
     ):
-        params = model.init(jax.random.key(0))
-        assert optax.tree.size(params["embedding"]) == counts.bert_embedding_parameters(
-            99, 20, 32, 50
-        )
-        assert optax.tree.size(params["decoder"]) == head
+        params = shapes_of(model.init)
+        assert numbers(params["embedding"]) == counts.bert_embedding_parameters(99, 20, 32, 50)
+        assert numbers(params["decoder"]) == head
 
 
 @pytest.mark.parametrize(
@@ -90,7 +104,7 @@ def test_parameters_are_those_of_n_grams_and_further_heads():
 )
 def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequence):
     config = make_config(width, feed_forward_width, encoder_blocks=1, source_length=sequence)
-    params = jax.tree.map(lambda leaf: leaf[0], init_encoder(jax.random.key(0), config))
+    params = block_shapes(config)
     x = jnp.ones((BATCH, sequence, width))
     mask = jnp.ones((BATCH, sequence), bool)
 
@@ -135,7 +149,7 @@ def test_work_of_a_block_with_adapters_is_what_xla_counts(targets, freezes_a):
     stated = counts.block_counts(config, sequence)
     assert counted == pytest.approx(stated.flops, rel=0.05)
     assert both - counted == pytest.approx(stated.backward_flops, rel=0.05)
-    assert optax.tree.size(trained) == stated.trained
+    assert numbers(trained) == stated.trained
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -148,7 +162,7 @@ def test_a_rematerialised_block_runs_forward_twice(norm):
     config = EncoderConfig(
         width=width, heads=4, feed_forward_width=inner, encoder_blocks=1, norm=norm
     )
-    params = jax.tree.map(lambda leaf: leaf[0], init_encoder(jax.random.key(0), config))
+    params = block_shapes(config)
     x, mask = jnp.ones((BATCH, sequence, width)), jnp.ones((BATCH, sequence), bool)
 
     def forward(params, x):
@@ -169,7 +183,7 @@ def test_decoder_flops_are_those_that_xla_counts(rematerialise, blocks):
     # As many blocks as are unrolled, since XLA counts the body of a loop once.
     changes = {"rematerialise": rematerialise, "decoder_blocks": blocks}
     config = make_config(256, 1024, vocabulary_size=2000, **changes)
-    params = init_params(jax.random.key(0), config)["decoder"]
+    params = shapes_of(init_params, config)["decoder"]
     memory = jnp.ones((BATCH, config.source_length, config.width))
     batch = TranslationBatch(
         jnp.ones((BATCH, config.source_length), jnp.int32),
@@ -205,13 +219,9 @@ CAUSAL = CausalConfig(
 )
 
 
-def numbers(shapes):
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-
-
 def test_parameters_are_those_of_the_causal_block():
     for config in (CAUSAL, dataclasses.replace(CAUSAL, query_bias=False, key_value_heads=8)):
-        shapes = jax.eval_shape(CausalLM(sizes=config).init, jax.random.key(0))
+        shapes = shapes_of(CausalLM(sizes=config).init)
         assert numbers(shapes["encoder"]) == counts.gated_block_parameters(config)
         work = TASKS["causal_lm"].count_work(
             {"task": {"vocabulary_size": 99, "source_length": 128}, "model": {"width": 256}}
@@ -221,8 +231,7 @@ def test_parameters_are_those_of_the_causal_block():
 
 
 def test_gated_block_flops_are_those_that_xla_counts():
-    params = jax.eval_shape(lambda key: init_encoder(key, CAUSAL), jax.random.key(0))
-    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape[1:]), params)
+    params = block_shapes(CAUSAL)
     x, mask = jnp.ones((BATCH, 128, 256)), jnp.ones((BATCH, 128), bool)
 
     def forward(params, x):

@@ -24,10 +24,14 @@ CONFIG = TransformerConfig(
 )
 BATCH = 6
 
+init = jax.jit(init_encoder, static_argnums=1)
+encoded = jax.jit(encode, static_argnums=1)
+one_block = jax.jit(encoder_block, static_argnums=1)
+
 
 @pytest.fixture(scope="module")
 def params():
-    return init_encoder(jax.random.key(0), CONFIG)
+    return init(jax.random.key(0), CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -82,29 +86,29 @@ def test_a_block_equals_the_textbook(params, inputs):
         gelu = 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
         row = row + linear(f["outer"], gelu)
         first = jax.tree.map(lambda leaf: leaf[0], params)
-        got = encoder_block(first, CONFIG, inputs[0][b : b + 1], inputs[1][b : b + 1])[0]
+        got = one_block(first, CONFIG, inputs[0][b : b + 1], inputs[1][b : b + 1])[0]
         np.testing.assert_allclose(got, row, rtol=1e-4, atol=1e-5)
 
 
 def test_micro_batches_and_block_loop_compute_what_the_scan_does(params, inputs):
     x, mask = inputs
     keys = example_keys(jax.random.key(7), jnp.arange(BATCH))
-    whole = encode(params, CONFIG, x, mask, keys)
+    whole = encoded(params, CONFIG, x, mask, keys)
     parts = [
-        encode(params, CONFIG, x[rows], mask[rows], keys[rows])
+        encoded(params, CONFIG, x[rows], mask[rows], keys[rows])
         for rows in (jnp.array([4, 0]), jnp.array([1, 3]), jnp.array([5, 2]))
     ]
     np.testing.assert_allclose(
-        jnp.concatenate(parts), whole[jnp.array([4, 0, 1, 3, 5, 2])], rtol=1e-5, atol=1e-6
+        np.concatenate(parts), np.asarray(whole)[[4, 0, 1, 3, 5, 2]], rtol=1e-5, atol=1e-6
     )
     y = x
     for layer in range(3):
         block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params)
-        y = encoder_block(block, CONFIG, y, mask, layer_keys(keys, layer))
+        y = one_block(block, CONFIG, y, mask, layer_keys(keys, layer))
     np.testing.assert_allclose(y, whole, rtol=1e-5, atol=1e-6)
-    assert not np.allclose(whole, encode(params, CONFIG, x, mask), atol=1e-2)
+    assert not np.allclose(whole, encoded(params, CONFIG, x, mask), atol=1e-2)
     others = example_keys(jax.random.key(8), jnp.arange(BATCH))
-    assert not np.allclose(whole, encode(params, CONFIG, x, mask, others), atol=1e-2)
+    assert not np.allclose(whole, encoded(params, CONFIG, x, mask, others), atol=1e-2)
 
 
 def test_rematerialising_changes_neither_value_nor_gradient(params, inputs):
@@ -113,9 +117,10 @@ def test_rematerialising_changes_neither_value_nor_gradient(params, inputs):
     def loss(p, config):
         return (encode(p, config, *inputs, keys) ** 2).sum()
 
-    value, gradient = jax.value_and_grad(loss)(params, CONFIG)
+    value_and_grad = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    value, gradient = value_and_grad(params, CONFIG)
     remat = dataclasses.replace(CONFIG, rematerialise=True)
-    again, gradient_again = jax.value_and_grad(loss)(params, remat)
+    again, gradient_again = value_and_grad(params, remat)
     np.testing.assert_allclose(again, value, rtol=1e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -129,7 +134,7 @@ def test_rematerialised_blocks_keep_only_their_inputs():
     sizes = {"encoder_blocks": 8, "width": 32, "feed_forward_width": 128, "dropout_rate": 0.0}
     kept = dataclasses.replace(CONFIG, **sizes)
     x, mask = jnp.zeros((32, 16, 32)), jnp.ones((32, 16), bool)
-    params = init_encoder(jax.random.key(0), kept)
+    params = init(jax.random.key(0), kept)
 
     def temporary_bytes(config):
         gradient = jax.jit(jax.grad(lambda p: (encode(p, config, x, mask) ** 2).sum()))
@@ -144,9 +149,9 @@ def test_what_is_chosen_for_a_cpu_changes_no_values(params, inputs, monkeypatch)
     def loss(p):
         return (encode(p, CONFIG, *inputs) ** 2).sum()
 
-    value, gradient = jax.value_and_grad(loss)(params)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    again, gradient_again = jax.value_and_grad(loss)(params)
+    again, gradient_again = jax.jit(jax.value_and_grad(loss))(params)
     np.testing.assert_allclose(again, value, rtol=1e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -157,7 +162,13 @@ def test_what_is_chosen_for_a_cpu_changes_no_values(params, inputs, monkeypatch)
 
 def test_padding_does_not_reach_real_tokens(params, inputs):
     x, mask = inputs
-    gradient = jax.grad(lambda x: (encode(params, CONFIG, x, mask) ** 2 * mask[..., None]).sum())(x)
+
+    @jax.jit
+    @jax.grad
+    def slope(x):
+        return (encode(params, CONFIG, x, mask) ** 2 * mask[..., None]).sum()
+
+    gradient = slope(x)
     assert np.all(np.asarray(gradient)[~np.asarray(mask)] == 0.0)
     assert np.all(np.abs(np.asarray(gradient)[np.asarray(mask)]).sum(-1) > 0.0)
 
@@ -165,9 +176,13 @@ def test_padding_does_not_reach_real_tokens(params, inputs):
 def test_an_example_without_tokens_stays_finite(params, inputs):
     x = inputs[0]
     empty, keys = jnp.zeros((BATCH, 5), bool), example_keys(jax.random.key(0), jnp.arange(BATCH))
-    value, gradient = jax.value_and_grad(lambda p: (encode(p, CONFIG, x, empty, keys) ** 2).sum())(
-        params
-    )
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params):
+        return (encode(params, CONFIG, x, empty, keys) ** 2).sum()
+
+    value, gradient = loss(params)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
@@ -198,7 +213,7 @@ def test_attention_weights_have_a_rate_of_their_own(params, inputs):
     keys = example_keys(jax.random.key(7), jnp.arange(BATCH))
 
     def outputs(**rates):
-        return np.asarray(encode(params, dataclasses.replace(CONFIG, **rates), *inputs, keys))
+        return np.asarray(encoded(params, dataclasses.replace(CONFIG, **rates), *inputs, keys))
 
     both = outputs(dropout_rate=0.3)
     np.testing.assert_array_equal(both, outputs(dropout_rate=0.3, attention_dropout_rate=0.3))
@@ -216,12 +231,12 @@ def test_the_fused_kernel_gets_the_same_attention(params, inputs, monkeypatch):
     config = dataclasses.replace(
         CONFIG, width=16, heads=2, dropout_rate=0.0, compute_dtype="bfloat16"
     )
-    params = init_encoder(jax.random.key(3), config)
+    params = init(jax.random.key(3), config)
     x, mask = jnp.pad(inputs[0], [(0, 0), (0, 0), (0, 16)])[..., :16], inputs[1]
     fused = dataclasses.replace(config, attention="cudnn")
     with pytest.raises(InputError, match="needs a GPU"):
         encode(params, fused, x, mask)
-    plain, kernel = encode(params, config, x, mask), jax.nn.dot_product_attention
+    plain, kernel = encoded(params, config, x, mask), jax.nn.dot_product_attention
 
     def on_cpu(*given, implementation, **options):
         assert implementation == "cudnn"

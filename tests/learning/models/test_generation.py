@@ -12,8 +12,6 @@ from collapipe_jax.learning.models.causal_files import load_causal_lm
 from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM, logits
 from collapipe_jax.learning.models.decoding import Sampling, _choose, generate
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NEVER = jnp.array([-7])
 
 

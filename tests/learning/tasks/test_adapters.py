@@ -16,8 +16,6 @@ from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
 from collapipe_jax.runs.training.ongoing_run import initial_run_state
 
-pytestmark = pytest.mark.usefixtures("shared_compilation")
-
 ADAPTERS = {
     "model.adapter_rank": 2,
     "model.adapter_targets": ("all",),

@@ -45,7 +45,7 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, quick_compilation):
+def exported(tmp_path_factory):
     """The objective on invented sentences, fresh parameters, and the folder of their model."""
     folder = tmp_path_factory.mktemp("causal") / "model"
     objective = LanguageModelling.from_config(get_config())
@@ -138,7 +138,7 @@ def test_invented_sentences_are_split():
 
 
 @pytest.mark.slow
-def test_training_lowers_perplexity_and_a_round_is_priced(quick_compilation, tmp_path):
+def test_training_lowers_perplexity_and_a_round_is_priced(tmp_path):
     experiment = build_experiment(get_config())
     run = train(experiment, tmp_path / "run")
     model = cp.load(tmp_path / "run")

@@ -22,7 +22,6 @@ from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.learning_rounds import round_batches
 from collapipe_jax.runs.training.loop import train
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOM = 12
 
 

@@ -39,7 +39,6 @@ CONFIG = TransformerConfig(
     label_smoothing=0.2,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 MODEL = Translator(CONFIG)
 BATCH = 4
 FIRST = slice(0, 2 * BATCH + 3)  # two full batches and a rest

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from filelock import FileLock
 from support import ROOT, SUPPORT, tiny_run
 from support.tiny_runs import run
 
@@ -24,9 +25,17 @@ def trained(workdir, policy, **dynamics):
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory):
-    """Folders by what they hold; devices of the pipeline walk."""
-    top = tmp_path_factory.mktemp("report")
+def folders(folder_of_workers):
+    """Folders by what they hold, made by the first process that needs them."""
+    top = folder_of_workers / "report"
+    with FileLock(top.with_suffix(".lock")):
+        if not top.exists():
+            make(top)
+    return {path.name: path for path in top.iterdir()}
+
+
+def make(top):
+    """One folder of each kind; devices of the pipeline walk."""
     trained(top / "pipeline", "static_pipeline", speed_m_per_s=1.0)
     trained(top / "clients", "splitfed")
     compare.main([CONFIG, f"--workdir={top / 'compare'}", *SIZES])
@@ -38,4 +47,3 @@ def folders(tmp_path_factory):
         Run(kind, 1.0, 0, f"../{kind}", "test_bleu", {}, load_run(top / kind)) for kind in kinds
     ]
     save_race(runs, Results.create(top / "race", "race", {}))
-    return {path.name: path for path in top.iterdir()}

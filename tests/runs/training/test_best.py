@@ -20,8 +20,6 @@ from collapipe_jax.runs.training.learning_rounds import LearningRounds
 from collapipe_jax.runs.training.loop import train_together
 from collapipe_jax.runs.training.ongoing_run import cluster_scores
 
-pytestmark = pytest.mark.usefixtures("shared_compilation")
-
 QUIET = Console(file=io.StringIO())
 
 

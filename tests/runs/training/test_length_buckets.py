@@ -12,8 +12,6 @@ from collapipe_jax.runs.training.central import central_learner, central_rounds
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.runs.training.ongoing_run import initial_run_state, learning_place
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.slow
 def test_rounds_of_several_lengths_are_one_program():

@@ -23,8 +23,6 @@ from collapipe_jax.runs.training.history import run_constants
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.runs.training.ongoing_run import OngoingRun, initial_run_state
 
-pytestmark = pytest.mark.usefixtures("shared_compilation")
-
 
 def test_one_line_a_round_with_finite_numbers(undisturbed):
     workdir, record, _ = undisturbed

@@ -18,8 +18,6 @@ from collapipe_jax.runs.training.learning_rounds import learn
 from collapipe_jax.runs.training.loop import train, train_together
 
 pytest.importorskip("dp_accounting", reason='pip install -e ".[privacy]"')
-pytestmark = pytest.mark.usefixtures("shared_compilation")
-
 PRIVATE = {"privacy.noise_multiplier": 4.0, "training.embedding_rate_factor": 1.0}
 
 
@@ -41,6 +39,7 @@ def run(experiment, workdir, resume=False):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("private")
+    learn.clear_cache()
     with compiles(learn, 1):  # clusters sit out in some rounds
         return workdir, run(built(), workdir)
 

@@ -7,8 +7,6 @@ from support.tiny_runs import Killed, assert_same_run, killed, run
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.learning_rounds import LearningRounds
 
-pytestmark = pytest.mark.usefixtures("shared_compilation")
-
 
 def test_a_run_resumes_with_its_residuals_and_is_faster(undisturbed, tmp_path, monkeypatch):
     config = tiny_run.get_config()

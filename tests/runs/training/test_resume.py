@@ -34,8 +34,6 @@ from collapipe_jax.runs.training import ongoing_run
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.runs.training.ongoing_run import OngoingRun
 
-pytestmark = pytest.mark.usefixtures("shared_compilation")
-
 
 @pytest.fixture
 def copied(undisturbed, tmp_path):
@@ -136,7 +134,7 @@ def phase(workdir):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid, to stop a process at once")
-def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, shared_compilation):
+def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path):
     workdir, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     command = [sys.executable, "-m", "collapipe_jax", "train", f"--workdir={workdir}"]
@@ -145,7 +143,7 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, shared_
     with subprocess.Popen(
         [*command, "--config=tests/support/tiny_run.py"],
         cwd=ROOT,
-        env=os.environ | shared_compilation | {"XLA_FLAGS": flags},
+        env=os.environ | {"XLA_FLAGS": flags},
         stdout=subprocess.DEVNULL,
     ) as process:
         taken = states_on_disk(process, workdir, copies, _has_five_rounds)

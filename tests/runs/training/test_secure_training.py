@@ -13,7 +13,7 @@ from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training import loop as train
 from collapipe_jax.runs.training.learning_rounds import LearningRounds
 
-pytestmark = [pytest.mark.usefixtures("shared_compilation"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 FAILED = "secure_failed"
 
 

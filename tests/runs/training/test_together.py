@@ -22,8 +22,6 @@ from collapipe_jax.runs.training.loop import round_inputs, train, train_together
 from collapipe_jax.runs.training.network_ahead import NetworkAhead, initial_network
 from collapipe_jax.runs.training.ongoing_run import OngoingRun, initial_run_state, learning_place
 
-pytestmark = pytest.mark.usefixtures("shared_compilation")
-
 VARIED = [
     {"seed": 0, "training.client_learning_rate": 1e-3},
     {"seed": 1, "training.client_learning_rate": 4e-3, "policy.name": "static_pipeline"},
@@ -74,6 +72,7 @@ def files_of(root, index):
 @pytest.fixture(scope="module")
 def batch(experiments, tmp_path_factory):
     root = tmp_path_factory.mktemp("batch")
+    learn.clear_cache()
     with compiles(learn, 1):
         together(experiments, root)
     return root
