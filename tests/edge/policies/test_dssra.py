@@ -238,7 +238,7 @@ def test_certificates_bound_what_a_partition_could_cost(solved):
     assert np.median(gap) < 0.05
 
 
-def test_one_compilation_for_a_thousand_networks_and_all_queues(solved):
+def test_one_compilation_for_hundreds_of_networks_and_all_queues(solved):
     problem = solved[0]
     rng = np.random.default_rng(1)
 
@@ -246,7 +246,7 @@ def test_one_compilation_for_a_thousand_networks_and_all_queues(solved):
         factor = 10.0 ** rng.uniform(-decades, decades, leaf.shape)
         return leaf * jnp.asarray(factor, leaf.dtype)
 
-    for _ in range(4):
+    for _ in range(2):
         radio, control, compute = problem.radio, problem.control, problem.compute
         radio = radio.replace(
             d2d_gain=scaled(radio.d2d_gain, 0.5),

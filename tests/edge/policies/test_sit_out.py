@@ -42,7 +42,7 @@ def test_all_policies_but_those_that_optimise_have_a_deadline():
     "name",
     [
         pytest.param(name, marks=pytest.mark.slow)
-        if name in ("hierarchical_fl", "splitfed", "titanic_pipelined")
+        if name in ("hierarchical_fl", "selected_fl", "splitfed", "titanic_pipelined")
         else name
         for name in BLIND
     ],

@@ -97,7 +97,7 @@ def plain():
     return one_round(0)
 
 
-@pytest.mark.parametrize("server_blocks", [1, BLOCKS - 1])
+@pytest.mark.parametrize("server_blocks", [1, pytest.param(BLOCKS - 1, marks=pytest.mark.slow)])
 def test_a_round_is_the_same_wherever_the_encoder_is_cut(server_blocks, plain):
     """With dropout, losses, and a cluster that sits out."""
     after, report = one_round(server_blocks)
@@ -120,7 +120,13 @@ def test_a_round_run_as_a_pipeline_is_the_same(execution, plain):
     assert_same_round(one_round(1, execution=execution), plain)
 
 
-@pytest.mark.parametrize("execution", [Execution(), Execution("sharded", 2, schedule="1f1b")])
+@pytest.mark.parametrize(
+    "execution",
+    [
+        pytest.param(Execution(), marks=pytest.mark.slow),
+        Execution("sharded", 2, schedule="1f1b"),
+    ],
+)
 def test_adapters_learn_the_same_on_a_frozen_base(execution):
     sizes = dataclasses.replace(SIZES, adapters=ADAPTERS, rematerialise=True)
     expected = one_round(0, sizes)

@@ -80,9 +80,15 @@ def two_rounds(kind, unknown=0.0, **changed):
     ("kind", "changed"),
     [
         ("pipelines", {"rules": DRIFT}),
-        ("pipelines", {"rules": DRIFT, "execution": Execution("vmapped", 2)}),
+        pytest.param(
+            *("pipelines", {"rules": DRIFT, "execution": Execution("vmapped", 2)}),
+            marks=pytest.mark.slow,
+        ),
         ("clients", {"rules": DRIFT}),
-        ("clients", {"rules": DRIFT.replace(embedding_rate_factor=None)}),
+        pytest.param(
+            *("clients", {"rules": DRIFT.replace(embedding_rate_factor=None)}),
+            marks=pytest.mark.slow,
+        ),
         ("clients", {"rules": DRIFT.replace(update_quantiser=quantiser_of(8, 1, False))}),
     ],
     ids=["sequential", "vmapped", "clients", "plain mean", "rounded"],

@@ -122,7 +122,11 @@ def test_options_are_checked_before_any_work():
 
 
 @pytest.mark.parametrize(
-    "name", ["static_pipeline", pytest.param("splitfed", marks=pytest.mark.slow), "control_unit_fl"]
+    "name",
+    [
+        "static_pipeline",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("splitfed", "control_unit_fl")),
+    ],
 )
 def test_reducers_keep_what_the_history_has(name, params):
     """Of one network, against sums over its whole history; axes are those of the arrays."""
