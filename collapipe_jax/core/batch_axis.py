@@ -58,7 +58,10 @@ def batch_last(solve: Callable, whole: bool = False, like: Callable | None = Non
 
 
 _solve = Primitive("batch_last")
-"""A function of batches, traced when the program around it is lowered, for the batch of then."""
+"""A function of batches as one operation of JAX.
+
+It is traced when the program around it is lowered: all batch axes are known by then.
+"""
 _solve.multiple_results = True
 
 
@@ -69,6 +72,7 @@ def _(*arguments, solve, shapes):
 
 
 def _run(*arguments, solve, shapes):
+    """The results, which must have the shapes that were said before."""
     with jax.numpy_rank_promotion("allow"):
         results = solve(*arguments)
     batch = arguments[0].shape[-1]
