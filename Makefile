@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# With uv the versions in uv.lock, otherwise the newest that pyproject.toml allows.
-ifeq ($(shell command -v uv),)
+# With uv the versions in uv.lock; without it, or with `make UV=`, the newest that pyproject.toml allows.
+UV ?= $(shell command -v uv)
+ifeq ($(UV),)
 # --no-compile: Python compiles a module when it is first imported, and most installed ones never are.
 install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(1:%=--editable ".[%]")
 else
-install = uv sync --quiet --locked --inexact --python $(BIN)/python $(1:%=--extra %)
+install = $(UV) sync --quiet --locked --inexact --python $(BIN)/python $(1:%=--extra %)
 endif
 
 .PHONY: setup setup-test setup-docs quickstart results test test-all lint docs clean

@@ -96,10 +96,7 @@ def alternating(
     def solve(problem):
         return alternate(problem, static_pipelines(problem, micro_batches), decides, turns)
 
-    def like(problem):
-        return solution_like(static_pipelines(problem, micro_batches))
-
-    return batch_last(solve, like=like)(jax.lax.stop_gradient(problem))
+    return batch_last(solve, like=solution_like)(jax.lax.stop_gradient(problem))
 
 
 def alternate(

@@ -165,8 +165,7 @@ def _improve(
         before = _previous_partition(problem, micro_batches)
         return _apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
-    solve_whole = batch_last(solve, whole=True, like=lambda _, first: solution_like(first))
-    return solve_whole(problem, first)
+    return batch_last(solve, whole=True, like=solution_like)(problem, first)
 
 
 def _search(

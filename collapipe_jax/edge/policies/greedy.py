@@ -89,10 +89,7 @@ def greedy(
     def solve(problem):
         return _solve(problem, micro_batches, config)
 
-    def like(problem):
-        return solution_like(static_pipelines(problem, micro_batches))
-
-    return batch_last(solve, like=like)(jax.lax.stop_gradient(problem))
+    return batch_last(solve, like=solution_like)(jax.lax.stop_gradient(problem))
 
 
 def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Solution:

@@ -22,6 +22,7 @@ from collapipe_jax.edge.cost.decision import (
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision
 from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import static_pipelines
 from collapipe_jax.edge.solver.certificate import certify
 from collapipe_jax.edge.solver.limits import to_allocation, to_limits, to_logs
 from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights
@@ -262,8 +263,9 @@ class Solution(NamedTuple):
     status: Array
 
 
-def solution_like(decision: Decision) -> Solution:
-    """Structure, shapes and types of a solution with such a decision; the numbers are zeros."""
+def solution_like(problem: RoundProblem, *_) -> Solution:
+    """Structure, shapes and types of a solution, with batch axes: `batch_last` asks for them."""
+    decision = static_pipelines(problem, 1)
     number = jnp.zeros_like(decision.d2e_share[0])
     return Solution(decision, number, number, number, number.astype(int))
 

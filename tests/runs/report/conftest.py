@@ -30,7 +30,9 @@ def folders(folder_of_workers):
     top = folder_of_workers / "report"
     with FileLock(top.with_suffix(".lock")):
         if not top.exists():
-            make(top)
+            whole = top.with_suffix(".new")
+            make(whole)
+            whole.rename(top)
     return {path.name: path for path in top.iterdir()}
 
 
