@@ -13,7 +13,7 @@ from support.compiled import (
     least_latency_s,
     replica_links,
 )
-from support.random_networks import rows_section
+from support.random_networks import WHOLE_TABLE, rows_section
 from support.random_problems import with_ends
 from support.reference_cost import embedding_bits, request_bits
 from support.structs import as_decision, as_problem
@@ -21,7 +21,6 @@ from support.structs import as_decision, as_problem
 from collapipe_jax.edge.cost.embedding_rows import reading, rows_read
 
 NAMES = ("vanilla_fl", "splitfed", "selected_fl", "control_unit_fl", "hierarchical_fl")
-WHOLE_TABLE = {"rows_read": np.array([0.0, *[300.0] * 5]), "number_bits": 0.0}
 
 
 def network_with_rows(**changes):

@@ -15,9 +15,7 @@ from support.random_networks import random_decision, random_network, secure_sect
 from support.reference_cost import reference_violations
 from support.structs import as_decision, as_problem
 
-from collapipe_jax.edge.control.queues import (
-    device_budget_floor_j,
-)
+from collapipe_jax.edge.control.queues import device_budget_floor_j
 
 BLOCKS = 7
 

@@ -95,6 +95,16 @@ def test_gateways_are_as_good_as_the_best_of_all_by_brute_force(networks, found)
     assert np.sum(ratio > 1.01) <= 1
 
 
+@pytest.mark.slow
+def test_a_lone_network_is_not_compiled_again(networks):
+    decide = quick_jit(make_policy("dssra_wide", 4))
+    key = jax.random.key(0)
+    decide(key, pick(networks, 0))
+    with compiles(decide, 0):
+        decision = decide(key, pick(networks, 1))
+    assert decision.routes.gateway.shape == (CLUSTERS,)
+
+
 def test_other_networks_are_not_compiled_again(networks, found):
     with compiles(both, 0):
         turned, *_ = both(jax.tree.map(lambda leaf: leaf[::-1], networks))

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from support.against_reference import base_case
 from support.compiled import dssra, evaluate
-from support.random_networks import rows_section, signalling_section
+from support.random_networks import WHOLE_TABLE, rows_section, signalling_section
 from support.structs import as_problem
 
 NETWORK = base_case()[0]
-WHOLE_TABLE = {"rows_read": np.array([0.0, *[300.0] * 5]), "number_bits": 0.0}
 WITHOUT = {
     "workload": NETWORK["workload"],
     "signalling": {"report_bits": 0.0, "grant_bits": 0.0},
