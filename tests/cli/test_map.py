@@ -33,7 +33,6 @@ def run(workdir, *options, x=X, y=Y):
 def mapped(tmp_path_factory):
     """A map of four cells, whose two policies are compiled once each."""
     workdir = tmp_path_factory.mktemp("map") / "run"
-    simulate_reduced.clear_cache()
     with compiles(simulate_reduced, 2):
         run(workdir)
     return workdir

@@ -39,7 +39,6 @@ def run(experiment, workdir, resume=False):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("private")
-    learn.clear_cache()
     with compiles(learn, 1):  # clusters sit out in some rounds
         return workdir, run(built(), workdir)
 

@@ -72,7 +72,6 @@ def files_of(root, index):
 @pytest.fixture(scope="module")
 def batch(experiments, tmp_path_factory):
     root = tmp_path_factory.mktemp("batch")
-    learn.clear_cache()
     with compiles(learn, 1):
         together(experiments, root)
     return root
