@@ -49,6 +49,7 @@ from collapipe_jax.runs.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.runs.results.checkpoints import newest_step
 from collapipe_jax.runs.results.workdir import open_workdir, read_summary
 from collapipe_jax.runs.training.loop import check_shared, train
+from collapipe_jax.runs.training.network_ahead import decide_cut
 
 _SWEEP: dict[str, Any] = {
     "seeds": (1, "number of seeds"),
@@ -129,6 +130,7 @@ def _show_round(experiment: Experiment) -> None:
         name = experiment.config["policy"]["name"]
         remedy = "Leave it out, or take a pipeline such as dssra"
         raise InputError("--dry-run", True, f"{name} decides no pipeline", remedy)
+    experiment = decide_cut(experiment)
     problem, console = experiment.system.mean_problem, console_for_tables(_WIDTH)
     _, (table, summary, _) = plan_round(problem, experiment.policy)
     console.print(table, summary, sep="\n", highlight=False)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Int
 
 from collapipe_jax.edge.control.queues import Queues, effective_queues, empty_queues, update_queues
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
@@ -225,7 +226,9 @@ def _carry_out(
     return state, record
 
 
-def simulate(environment: Environment, policy: Policy, rounds: int) -> SystemRound:
+def simulate(
+    environment: Environment, policy: Policy, rounds: int, cuts: Int[ArrayLike, " C"] | None = None
+) -> SystemRound:
     """A whole horizon from a :func:`reset`, every leaf with a leading axis of rounds.
 
     Rounds have the keys ``jax.random.split(environment.key, rounds)``.
@@ -234,6 +237,8 @@ def simulate(environment: Environment, policy: Policy, rounds: int) -> SystemRou
       environment: before the first round.
       policy: as of :func:`make_policy`, or any ``policy(key, problem) -> decision``.
       rounds: their number, which fixes shapes.
+      cuts: numbers of blocks that the edge server may hold. The horizon has the one with which the
+        policy's first round has the least :func:`cut_value`. None leaves the number to the network.
 
     Example:
       >>> import jax
@@ -245,6 +250,8 @@ def simulate(environment: Environment, policy: Policy, rounds: int) -> SystemRou
       >>> history.cost.latency_s.shape, history.cost.energy_j.shape
       ((5,), (5, 2, 5))
     """
+    if cuts is not None:
+        return _scan_cuts_and_rounds(environment, policy, rounds, jnp.asarray(cuts))
     return _scan_rounds(environment, policy, rounds, lambda before, record: record)
 
 
@@ -265,6 +272,76 @@ def _scan_rounds(
         return state, output(before, record)
 
     return jax.lax.scan(one, start.state, jax.random.split(start.key, rounds))[1]
+
+
+# The cut between clusters and edge server, docs/system-model.md, section 16.
+
+
+class CutValue(NamedTuple):
+    """What speaks against a number of blocks at the edge server: the least comes first."""
+
+    absent: Array  # clusters that sit out, infinite if the decision breaks a limit
+    objective: Array  # of the round
+
+
+def try_cut(system: EdgeSystem, server_blocks: ArrayLike) -> EdgeSystem:
+    """The system in whose first round a number of blocks at the edge server is tried.
+
+    All devices are there, since one round's absences say nothing about the others.
+    """
+    everyone = jnp.ones_like(system.dynamics.availability)
+    system = system.with_cut(server_blocks)
+    return system.replace(dynamics=system.dynamics.replace(availability=everyone))
+
+
+def cut_value(first: SystemRound) -> CutValue:
+    """Value of the number of blocks at the edge server, from the first round of :func:`try_cut`."""
+    broken = jnp.any(jnp.stack(list(first.violations.values())))
+    values = CutValue(jnp.sum(first.cost.absent), first.cost.objective)
+    return CutValue(*(jnp.where(broken, jnp.inf, value) for value in values))
+
+
+class _Cut(NamedTuple):
+    """The best number of blocks at the edge server so far."""
+
+    blocks: Array
+    value: CutValue
+
+    def better_of(self, other: "_Cut") -> "_Cut":
+        """This one, or another that is better."""
+        (own_absent, own), (absent, objective) = self.value, other.value
+        wins = (absent < own_absent) | ((absent == own_absent) & (objective < own))
+        return _select(wins, other, self)
+
+
+def _scan_cuts_and_rounds(
+    start: Environment, policy: Policy, rounds: int, cuts: Array
+) -> SystemRound:
+    """All rounds at the best of the cuts ``[C]``.
+
+    These are tried in the first turns of the same scan, so the policy is compiled once.
+    """
+
+    def one(carry: tuple[SystemState, _Cut], turn: tuple[Array, Array]) -> Any:
+        (state, best), (key, cut) = carry, turn
+        is_trial = cut >= 0
+        system = _select(is_trial, try_cut(start.system, cut), start.system.with_cut(best.blocks))
+        after, record = simulate_round(Environment(system, state, key), policy)
+        better = best.better_of(_Cut(cut, cut_value(record)))
+        return _select(is_trial, (state, better), (after, best)), record
+
+    keys = jax.random.split(start.key, rounds)
+    # Every cut is tried under the fading of the first round.
+    turns = jnp.concatenate([jnp.repeat(keys[:1], len(cuts), axis=0), keys])
+    trials = jnp.concatenate([cuts, jnp.full(rounds, -1, cuts.dtype)])
+    given = jnp.asarray(start.system.mean_problem.workload.server_blocks, cuts.dtype)
+    best = _Cut(given, CutValue(jnp.asarray(jnp.inf), jnp.asarray(jnp.inf)))
+    records = jax.lax.scan(one, (start.state, best), (turns, trials))[1]
+    return jax.tree.map(lambda leaf: leaf[len(cuts) :], records)
+
+
+def _select(condition: Array, chosen: Any, other: Any) -> Any:
+    return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 
 
 def _faded_radio(system: EdgeSystem, state: SystemState) -> Radio:

@@ -120,6 +120,14 @@ class EdgeSystem(Struct):
     queue_params: EffectiveQueueParams = part("how policies see the queues")
     switching: SwitchingParams | None = part("cost of switching partitions, if any", default=None)
 
+    def with_cut(self, server_blocks: ArrayLike) -> "EdgeSystem":
+        """The network with another number of last blocks at the edge server.
+
+        Budgets, reference latency and divergence target stay as they are.
+        """
+        workload = self.mean_problem.workload.replace(server_blocks=jnp.asarray(server_blocks))
+        return self.replace(mean_problem=self.mean_problem.replace(workload=workload))
+
 
 def sample_system(key: Array, params: SystemParams, index: ArrayLike = 0) -> EdgeSystem:
     """Draw a network: positions, large-scale gains and devices.

@@ -151,7 +151,13 @@ def of_folders(*names: str) -> Callable[[Path], Figures]:
 
 # The table.
 
-_COMPARE = ".venv/bin/collapipe compare --config=paper --rounds=100 --realisations=64"
+_COMPARE = ".venv/bin/collapipe compare --config=paper --realisations=64"
+_CUT = (
+    "--config.policy.routes=gateways --config.model.min_cluster_blocks=1 "
+    "--policies=dssra,dssra_wide,static_pipeline,titanic_pipelined,splitfed,selected_fl"
+)
+_ONE_BLOCK = "--config.policy.cut=1 --policies=splitfed"
+_TOUCHED = "--config.payload.embedding_rows=touched"
 _SWEEP = ".venv/bin/collapipe sweep --config=paper"
 _FEW = "--rounds=2 --realisations=2"
 _BITS = (
@@ -206,13 +212,34 @@ ENTRIES = {
     "policies": Entry(
         "all policies side by side",
         (
-            f"{_COMPARE} --workdir=FOLDER/published --config.policy.routes=control_units",
-            f"{_COMPARE} --workdir=FOLDER/gateways --config.policy.routes=gateways "
+            f"{_COMPARE} --rounds=100 --workdir=FOLDER/published "
+            "--config.policy.routes=control_units",
+            f"{_COMPARE} --rounds=100 --workdir=FOLDER/gateways --config.policy.routes=gateways "
             "--policies=static_pipeline,titanic,titanic_pipelined",
         ),
         20,
         of_comparisons("published", "gateways"),
         tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
+    ),
+    "cut": Entry(
+        "pipelines that decide how many blocks the edge server holds, and SplitFed at two cuts",
+        (
+            f"{_COMPARE} --rounds=100 --workdir=FOLDER/decided {_CUT}",
+            f"{_COMPARE} --rounds=100 --workdir=FOLDER/one_block {_ONE_BLOCK}",
+        ),
+        20,
+        of_comparisons("decided", "one_block"),
+        tiny=f"{_FEW} --policies=static_pipeline,splitfed",
+    ),
+    "rows": Entry(
+        "the same where only the rows of the embedding travel that a round reads",
+        (
+            f"{_COMPARE} --rounds=20 --workdir=FOLDER/decided {_CUT} {_TOUCHED}",
+            f"{_COMPARE} --rounds=20 --workdir=FOLDER/one_block {_ONE_BLOCK} {_TOUCHED}",
+        ),
+        10,
+        of_comparisons("decided", "one_block"),
+        tiny=f"{_FEW} --policies=static_pipeline,splitfed",
     ),
     "depth": Entry(
         "pipelines whose last blocks the edge server holds",

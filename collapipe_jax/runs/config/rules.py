@@ -117,6 +117,12 @@ PIPELINE_RULES = (
         "Give fewer than model.encoder_blocks",
     ),
     Rule(
+        ("model.min_cluster_blocks", "model.encoder_blocks", "model.server_blocks"),
+        lambda least, blocks, server_blocks: least and least > blocks - server_blocks,
+        "of {1} blocks the edge server holds {2} at least",
+        "Give at most the others",
+    ),
+    Rule(
         ("pipeline.capacity", "network.devices", "model.encoder_blocks", "model.server_blocks"),
         lambda capacity, devices, blocks, server_blocks: (
             capacity * devices < blocks - server_blocks and capacity * devices

@@ -1,6 +1,7 @@
 """From a configuration to a network, in linear SI units."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -30,6 +31,7 @@ from collapipe_jax.edge.network.channel import RADIO_LAWS, DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
 from collapipe_jax.edge.network.mobility import MobilityParams
 from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
+from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.edge.system import (
     ControlParams,
     EdgeSystem,
@@ -332,6 +334,19 @@ def _build_workload(config: Config, sizes: EncoderConfig, work: ModelCounts) -> 
         **work._asdict(),
     )
     return jax.tree.map(jnp.asarray, plain)
+
+
+def cuts_of(config: Mapping[str, Any], policy: str) -> np.ndarray | None:
+    """Blocks at the edge server that a policy's first round tries, None where nothing is decided.
+
+    Their number does not depend on ``model.min_cluster_blocks``, so that a sweep over it has one
+    program. What would leave less to a cluster is the most that leaves as much, again.
+    """
+    model = config["model"]
+    if not model["min_cluster_blocks"] or policy_entry(policy).by_clients:
+        return None
+    most = model["encoder_blocks"] - model["min_cluster_blocks"]
+    return np.minimum(np.arange(model["server_blocks"], model["encoder_blocks"]), most)
 
 
 def _residual_bytes(config: Config) -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from rich.console import Console
 
 from collapipe_jax.core.console import track
@@ -24,6 +25,7 @@ from collapipe_jax.edge.environment import SystemRound, reset, simulate
 from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.checks import check_array
+from collapipe_jax.runs.config.system import cuts_of
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import parts_of, point_config
 from collapipe_jax.runs.results.store import WHOLE, Place, Shard
@@ -41,6 +43,7 @@ class Setup(NamedTuple):
     params: SystemParams  # what the networks are drawn from
     # Further arguments of the policy; array values, so nothing is compiled anew
     arguments: tuple = ()
+    cuts: ArrayLike | None = None  # of :func:`.simulate`
 
 
 def realisation_keys(seed: int, realisations: int) -> Array:
@@ -70,6 +73,7 @@ def simulate_reduced(
     rows: Array,
     params: SystemParams,
     arguments: tuple,
+    cuts: ArrayLike | None = None,
     *,
     policy: Callable,
     rounds: int,
@@ -85,7 +89,7 @@ def simulate_reduced(
 
     def realisation(key, row):
         start = reset(key, params, row)
-        return reduce(start.system, simulate(start, decide, rounds))
+        return reduce(start.system, simulate(start, decide, rounds, cuts))
 
     kept = jax.vmap(realisation)(keys, rows)
     return {name: label_realisations(variable) for name, variable in kept.items()}
@@ -162,7 +166,8 @@ def run_policies(
             config, system = configs(part.point), params[part.point]
             system = system if part.v is None else with_v(system, part.v)
             policy = make_policy(**{**config["policy"], "name": part.policy})
-            cases[name] = Work(Setup(policy, system), part.place, config)
+            cuts = cuts_of(config, part.policy)
+            cases[name] = Work(Setup(policy, system, cuts=cuts), part.place, config)
     run_parts(results, cases, reduce, console)
     return len(results.missing(parts))
 

@@ -19,6 +19,7 @@ from collapipe_jax.learning.models.config import PAD_ID
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch
 from collapipe_jax.runs.config.experiment import Experiment
+from collapipe_jax.runs.config.system import cuts_of
 
 Metrics = dict[str, Any]
 """Numbers and arrays of NumPy of one round by name."""
@@ -143,6 +144,7 @@ def summarise(
         },
         "untrained_rounds": untrained_rounds(history),
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
+        **_decided_cut(experiment),
         **_failed_rounds(history),
         **_privacy(experiment, len(history["score"])),
         **_scored_round(experiment, history),
@@ -153,6 +155,13 @@ def summarise(
 def untrained_rounds(history: Mapping[str, np.ndarray]) -> int:
     """Rounds in which nobody took part, or every message of those who did was lost."""
     return int(np.sum(~(history["erased_fraction"] < 1.0)))
+
+
+def _decided_cut(experiment: Experiment) -> dict[str, int]:
+    """Blocks at the edge server, where the first round decides them."""
+    if cuts_of(experiment.config, experiment.config["policy"]["name"]) is None:
+        return {}
+    return {"server_blocks": experiment.server_blocks}
 
 
 def _failed_rounds(history: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -35,7 +35,7 @@ from collapipe_jax.runs.training.learning_rounds import (
     learning_keys,
     round_batches,
 )
-from collapipe_jax.runs.training.network_ahead import NetworkAhead, NetworkRound, cpus
+from collapipe_jax.runs.training.network_ahead import NetworkAhead, NetworkRound, cpus, decide_cut
 from collapipe_jax.runs.training.ongoing_run import (
     OngoingRun,
     RunState,
@@ -104,6 +104,7 @@ def train_together(
     for experiment in experiments:
         _check_hosts(experiment)
     console, groups = console or Console(), dict[Hashable, list[int]]()
+    experiments = [decide_cut(experiment) for experiment in experiments]
     for place, experiment in enumerate(experiments):
         groups.setdefault(_program(experiment), []).append(place)
     trained: dict[int, TrainedRun] = {}

@@ -1,5 +1,6 @@
 """Networks of training runs, decided ahead of the learning, which they never depend on."""
 
+import dataclasses
 import functools
 import itertools
 from collections import deque
@@ -18,12 +19,16 @@ from collapipe_jax.edge.environment import (
     Environment,
     SystemRound,
     SystemState,
+    cut_value,
     initial_state,
     simulate_round,
+    try_cut,
 )
 from collapipe_jax.edge.policies.registry import Policy
 from collapipe_jax.edge.system import EdgeSystem
+from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
+from collapipe_jax.runs.config.system import cuts_of
 from collapipe_jax.runs.training.learning_rounds import Configured, network_keys, run_key
 
 _WINDOW = 16
@@ -107,15 +112,26 @@ class NetworkAhead:
     def _decide(self, places: Sequence[int], systems: EdgeSystem, short: Sequence[int]) -> None:
         """Decide a window of the runs that are short, among those of one program."""
         counts = np.array([_WINDOW if one in short else 0 for one in places])
-        inputs = self._inputs(places, counts)
-        policy = self._experiments[places[0]].policy
-        found = jax.device_get(_decide_window(systems, *inputs, policy=policy))
+        found = self._rounds(places, systems, counts)
         for row, one in enumerate(places):
             rounds = [pick(found, (row, turn)) for turn in range(counts[row])]
             self._ahead[one] += rounds
             self._decided[one] += len(rounds)
             if rounds:
                 self._states[one] = rounds[-1][0]
+
+    def first_round(self) -> SystemRound:
+        """The first round of a single run, alone. Taking rounds decides it again."""
+        ((places, systems),) = self._groups
+        return pick(self._rounds(places, systems, np.array([1])), (0, 0))[1]
+
+    def _rounds(
+        self, places: Sequence[int], systems: EdgeSystem, counts: np.ndarray
+    ) -> NetworkRound:
+        """So many next rounds of runs of one program, leaves ``[R, W, ...]``."""
+        inputs = self._inputs(places, counts)
+        policy = self._experiments[places[0]].policy
+        return jax.device_get(_decide_window(systems, *inputs, policy=policy))
 
     def _inputs(self, places: Sequence[int], counts: np.ndarray) -> tuple:
         """States, keys and numbers of the next rounds, as of :func:`_decide_window`."""
@@ -134,8 +150,29 @@ class NetworkAhead:
         return _decide_window.lower(systems, *inputs, policy=policy)
 
 
+def decide_cut(experiment: Experiment) -> Experiment:
+    """The experiment with as many blocks at the edge server as its first round decides.
+
+    Several hosts all call this alike. Source: docs/system-model.md, section 16.
+    """
+    cuts = cuts_of(experiment.config, experiment.config["policy"]["name"])
+    if cuts is None:
+        return experiment
+
+    def decide() -> int:
+        start, values = initial_network(experiment), dict[int, tuple[float, ...]]()
+        for cut in dict.fromkeys(cuts.tolist()):
+            system = try_cut(experiment.system, cut)
+            network = NetworkAhead([dataclasses.replace(experiment, system=system)], [start], [0])
+            values[cut] = tuple(map(float, cut_value(network.first_round())))
+        return min(values, key=lambda cut: values[cut])
+
+    return experiment.with_cut(hosts.on_first(decide))
+
+
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
     """Latency of every round of a training run, without end and without learning."""
+    experiment = decide_cut(experiment)
     network = NetworkAhead([experiment], [initial_network(experiment)], [0])
     for _ in itertools.count():
         ((_, happened),) = network.take([1])[0]

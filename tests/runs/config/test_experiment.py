@@ -478,7 +478,10 @@ def test_blocks_at_the_server_that_contradict_other_keys_are_refused(server_bloc
     config.model.server_blocks, config.pipeline.capacity = server_blocks, capacity
     assert refusal(config).key == key
     config.model.server_blocks = 1  # of the others each device has room for one
+    config.model.min_cluster_blocks = 2
     build.check_experiment(config)
+    config.model.min_cluster_blocks = 3
+    assert refusal(config).key == "model.min_cluster_blocks"
 
 
 def test_too_few_devices_of_several_hosts_are_reported_before_any_work(no_work, monkeypatch):

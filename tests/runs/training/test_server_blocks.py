@@ -1,4 +1,4 @@
-"""A run with blocks at the edge server learns, is saved, and is exported whole."""
+"""A run whose first round decides the cut learns, is saved, and is exported whole."""
 
 import jax
 import numpy as np
@@ -8,6 +8,7 @@ from support.leaves_close import assert_same
 import collapipe_jax as cp
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.results.checkpoints import Checkpoints
+from collapipe_jax.runs.training.network_ahead import decide_cut
 from collapipe_jax.runs.training.ongoing_run import initial_run_state
 
 
@@ -17,17 +18,19 @@ def blocks_of(stacks):
 
 def test_a_run_learns_and_leaves_the_whole_model(tmp_path):
     config = tiny_run.get_config()
-    config.model.update({"encoder_blocks": 3, "server_blocks": 2})
+    config.model.update({"encoder_blocks": 3, "min_cluster_blocks": 1})
     config.training.update({"rounds": 12, "schedule": "constant", "server_average": 0.5})
     config.dynamics.availability = 1.0
     run = cp.train(config, tmp_path, quiet=True)
     loss = run.history["train_loss"]
     assert loss[-3:].mean() < loss[:3].mean() - 0.3
     assert np.all(run.history["segments"].sum(-1) == 1)
+    assert run.summary["server_blocks"] == 2
     assert blocks_of(run.params["encoder"]) == {3}
     # A checkpoint has the parts, from which a run goes on.
+    experiment = decide_cut(build_experiment(config))
     with Checkpoints(tmp_path, writable=False) as checkpoints:
-        state, _ = checkpoints.load(12, initial_run_state(build_experiment(config)))
+        state, _ = checkpoints.load(12, initial_run_state(experiment))
     assert blocks_of(state.learning.client["encoder"]) == {1}
     assert blocks_of(state.learning.decoder.encoder) == {2}
     assert_same(state.learning.scored_params, run.params)

@@ -1,0 +1,88 @@
+"""The cut between clusters and edge server, decided in the first round."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from support.compilations import compiles
+from support.tiny_system import tiny_params
+
+from collapipe_jax.edge.environment import cut_value, reset, simulate, try_cut
+from collapipe_jax.edge.policies.registry import make_policy
+from collapipe_jax.runs.config.system import cuts_of
+
+ROUNDS, NETWORKS = 3, 6
+policy = make_policy("static_pipeline", 4)
+
+
+@jax.jit
+def decided(keys, params, cuts):
+    return jax.vmap(lambda key: simulate(reset(key, params), policy, ROUNDS, cuts))(keys)
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None, None))
+def at_cut(key, params, cut):
+    """Value of a cut, and the horizon that has it; all devices are always there."""
+    start = reset(key, params)
+    whole = simulate(start._replace(system=start.system.with_cut(cut)), policy, ROUNDS)
+    return cut_value(jax.tree.map(lambda leaf: leaf[0], whole)), whole
+
+
+def params_of(es_flops_per_s=1e12, es_memory_bytes=0.0, memory_share=0.005):
+    params = tiny_params()
+    devices = {
+        "es_flops_per_s": es_flops_per_s,
+        "es_memory_bytes": es_memory_bytes,
+        "memory_share": memory_share,
+    }
+    devices = {name: jnp.asarray(value, jnp.float32) for name, value in devices.items()}
+    return params.replace(devices=params.devices.replace(**devices))
+
+
+CASES = {
+    "fast server": ({}, {3}),
+    "slow server": ({"es_flops_per_s": 1e10}, {0, 3}),
+    "server short of memory": ({"es_memory_bytes": 2e7}, {1}),
+    "devices short of memory": ({"memory_share": 2e-3}, {1, 2, 3}),
+    "no memory at all": ({"memory_share": 1e-9}, {0}),
+}
+"""What differs from other networks, and the cuts that are best in some."""
+CUTS = np.arange(4)
+
+
+def keys():
+    return jax.random.split(jax.random.key(4), NETWORKS)
+
+
+def test_the_horizon_has_the_best_cut_of_its_first_round_whatever_the_network():
+    with compiles(decided, 1):
+        for devices, bests in CASES.values():
+            params = params_of(**devices)
+            found = decided(keys(), params, CUTS)
+            values, wholes = zip(*(at_cut(keys(), params, cut) for cut in CUTS), strict=True)
+            absent, objective = np.array(values).transpose(1, 2, 0).astype(np.float64)
+            # Fewest absent clusters, then the least objective, then the fewest blocks.
+            best = np.lexsort((np.broadcast_to(CUTS, absent.shape), objective, absent))[:, 0]
+            expected = jax.tree.map(
+                lambda *leaves, best=best: np.stack(leaves)[best, np.arange(NETWORKS)], *wholes
+            )
+            jax.tree.map(np.testing.assert_array_equal, found, expected)
+            assert set(best.tolist()) == bests
+
+
+def test_all_devices_are_there_where_a_cut_is_tried():
+    start = jax.jit(reset)(jax.random.key(0), tiny_params(availability=0.3))
+    system = try_cut(start.system, 2)
+    assert system.dynamics.availability == 1.0
+    assert system.mean_problem.workload.server_blocks == 2
+
+
+def test_cuts_follow_from_the_configuration():
+    model = {"encoder_blocks": 5, "server_blocks": 1, "min_cluster_blocks": 0}
+    config = {"model": model}
+    assert cuts_of(config, "dssra") is None
+    model["min_cluster_blocks"] = 2
+    assert cuts_of(config, "dssra_wide").tolist() == [1, 2, 3, 3]
+    assert cuts_of(config, "splitfed") is None
