@@ -154,9 +154,9 @@ def of_folders(*names: str) -> Callable[[Path], Figures]:
 _COMPARE = ".venv/bin/collapipe compare --config=paper --realisations=64"
 _CUT = (
     "--config.policy.routes=gateways --config.model.min_cluster_blocks=1 "
-    "--policies=dssra,dssra_wide,static_pipeline,titanic_pipelined,splitfed,selected_fl"
+    "--policies=dssra,dssra_wide,static_pipeline,titanic_pipelined,splitfed,control_unit_split,selected_fl"
 )
-_ONE_BLOCK = "--config.policy.cut=1 --policies=splitfed"
+_ONE_BLOCK = "--config.policy.cut=1 --policies=splitfed,control_unit_split"
 _TOUCHED = "--config.payload.embedding_rows=touched"
 _SWEEP = ".venv/bin/collapipe sweep --config=paper"
 _FEW = "--rounds=2 --realisations=2"

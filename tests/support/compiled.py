@@ -43,7 +43,8 @@ selected_fl = _whole(client_policies.selected_fl)
 control_unit_fl = _whole(client_policies.control_unit_fl)
 hierarchical_fl = _whole(client_policies.hierarchical_fl)
 splitfed = jax.jit(
-    client_policies.splitfed, static_argnames=("cut", "client_micro_batches", "shares", "split")
+    client_policies.splitfed,
+    static_argnames=("cut", "client_micro_batches", "tier", "shares", "split"),
 )
 
 

@@ -128,20 +128,22 @@ def splitfed(
     problem: RoundProblem,
     cut: str = "half",
     client_micro_batches: int | str = BEST,
+    tier: str = "devices",
     **options: Any,
 ) -> ClientDecision:
-    """Split federated learning (Thapa et al. 2004.12088): the first blocks on every device.
+    """Split federated learning (Thapa et al. 2004.12088): the first blocks on every client.
 
-    They are at most as many as fit the smallest participating device. Where none fits,
+    They are at most as many as fit the smallest participating client. Where none fits,
     clients train the embedding alone. The decision may exceed budgets, and memory where not
     even the embedding fits.
 
     Args:
       problem: of the round.
-      cut: blocks on a device; ``half`` of them; or ``best``, with the least latency of all that
+      cut: blocks on a client; ``half`` of them; or ``best``, with the least latency of all that
         the edge server has room for.
       client_micro_batches: most micro-batches of a client's part, pipelined as by Liu et al.
         2511.23167; or ``best``, as of the cut.
+      tier: who the clients are, ``devices`` or ``control_units``.
       **options: those of :class:`ClientOptions`; clients of split models do not accumulate.
 
     Raises:
@@ -149,19 +151,19 @@ def splitfed(
         such cut or number.
     """
     own = ClientOptions(**options)._replace(accumulation=1)
-    work, there = problem.workload, _available(problem, "devices")
+    work, there = problem.workload, _available(problem, tier)
 
     def build_at(cut: Array, count: Array, available: Bool[Array, "N K"]) -> ClientDecision:
-        samples = even_parts(work.batch, available)
-        blocks = jnp.minimum(cut, _client_capacity(problem, samples, count))
-        return _at_full_power(
+        decision = _at_full_power(
             problem,
-            samples=samples,
-            client_blocks=blocks,
+            samples=even_parts(work.batch, available),
+            client_blocks=cut,
             micro_batches=count,
             whole_model=False,
+            tier=tier,
             broadcast=own.broadcast,
         )
+        return decision.replace(client_blocks=jnp.minimum(cut, _client_capacity(problem, decision)))
 
     def load_and_latency(cut: Array, count: Array) -> tuple[Array, Array]:
         halvings = _ROUGH_HALVINGS if number == BEST else None
@@ -379,14 +381,13 @@ def find_count(
     raise InputError(key, value, "no such rule", remedy)
 
 
-def _client_capacity(
-    problem: RoundProblem, samples: Int[Array, "N K"], micro_batches: Array
-) -> Int[Array, ""]:
-    """Most blocks that fit every device with a sample, up to all of them."""
-    work = problem.workload
+def _client_capacity(problem: RoundProblem, decision: ClientDecision) -> Int[Array, ""]:
+    """Most blocks of a split model that fit every client with a sample, up to all of them."""
+    work, samples = problem.workload, decision.samples
     largest = jnp.maximum(jnp.max(samples, axis=1, keepdims=True), 1)
-    at_once = -(-largest // jnp.minimum(micro_batches, largest))
-    room_bytes = problem.compute.memory_bytes - model_ends(work).embedding_static_bytes
+    at_once = -(-largest // jnp.minimum(decision.micro_batches, largest))
+    limit_bytes = client_limit_bytes(problem, decision)
+    room_bytes = limit_bytes - model_ends(work).embedding_static_bytes
     own = work.replace(batch=largest, capacity=None, server_blocks=0, schedule="gpipe")
     fits = block_capacity(own, room_bytes, largest / at_once, 1)
     return jnp.min(fits, where=samples > 0, initial=work.blocks)

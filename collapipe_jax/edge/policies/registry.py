@@ -146,6 +146,12 @@ POLICIES: dict[str, PolicyEntry] = {
     "splitfed": PolicyEntry(
         splitfed, ("cut", "client_micro_batches", *_SPLIT_MODELS), by_clients=True
     ),
+    "control_unit_split": PolicyEntry(
+        functools.partial(splitfed, tier="control_units"),
+        ("cut", "client_micro_batches", *_SPLIT_MODELS),
+        by_clients=True,
+        by_control_units=True,
+    ),
     "control_unit_fl": PolicyEntry(
         control_unit_fl, _WHOLE_MODELS, by_clients=True, by_control_units=True
     ),

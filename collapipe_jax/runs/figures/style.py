@@ -97,6 +97,7 @@ _POLICY_LOOKS = {
     "alternating": line(YELLOW, (0, (5, 1)), "p"),
     "vanilla_fl": line(BLACK, (0, (2, 1)), "P"),
     "splitfed": line(SKY, (0, (8, 2)), "X"),
+    "control_unit_split": line(SKY, (0, (2, 1)), "H"),
     "control_unit_fl": line(BLACK, (0, (6, 2)), "<"),
     "hierarchical_fl": line(BLACK, (0, (1, 2)), ">"),
     "dssra_wide": line(BLUE, (0, (3, 1)), "*"),

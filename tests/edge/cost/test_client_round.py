@@ -249,10 +249,15 @@ def one_device(problem, node):
     return problem.replace(radio=radio, compute=compute, control=control)
 
 
-def test_a_control_unit_is_a_client_with_the_whole_batch(x64):
+@pytest.mark.parametrize("whole_model", [True, False])
+def test_a_control_unit_is_a_client_with_the_whole_batch(whole_model, x64):
     problem = with_ends(pick(random_problems(1, 3, 4, 5), 0))
-    own, alone = control_unit_fl(problem), one_device(problem, 0)
-    cost, expected = evaluate(problem, own), evaluate(alone, vanilla_fl(alone))
+    alone, cut = one_device(problem, 0), {"cut": "2"}
+    if whole_model:
+        own, same = control_unit_fl(problem), vanilla_fl(alone)
+    else:
+        own, same = splitfed(problem, tier="control_units", **cut), splitfed(alone, **cut)
+    cost, expected = evaluate(problem, own), evaluate(alone, same)
     for name in ("latency_s", "cluster_latency_s", "compute_latency_s", "divergence"):
         np.testing.assert_allclose(getattr(cost, name), getattr(expected, name), 1e-9, err_msg=name)
     np.testing.assert_allclose(cost.energy_j[:, 0], expected.energy_j[:, 1], rtol=1e-9)

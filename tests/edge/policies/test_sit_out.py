@@ -11,6 +11,7 @@ from collapipe_jax.edge.policies.registry import POLICIES, make_policy
 
 BLIND = [name for name, entry in POLICIES.items() if "deadline" in entry.options]
 CLIENTS = [name for name in BLIND if POLICIES[name].by_clients]
+SLOW = ("hierarchical_fl", "selected_fl", "splitfed", "control_unit_split", "titanic_pipelined")
 KEY = jax.random.key(0)
 
 
@@ -40,12 +41,7 @@ def test_all_policies_but_those_that_optimise_have_a_deadline():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow)
-        if name in ("hierarchical_fl", "selected_fl", "splitfed", "titanic_pipelined")
-        else name
-        for name in BLIND
-    ],
+    [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in BLIND],
 )
 def test_nobody_sits_out_good_links_in_time(name):
     problem = problem_with()
