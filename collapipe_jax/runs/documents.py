@@ -123,8 +123,8 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
         if batch % choice:
             key = "workload.micro_batch_choices"
             raise InputError(key, int(choice), f"no divisor of batch = {batch}", "Remove it")
-    if (server_blocks := int(workload["server_blocks"])) >= workload["blocks"]:
-        problem, remedy = "no block is left for devices", "Give fewer than workload.blocks"
+    if (server_blocks := int(workload["server_blocks"])) > workload["blocks"]:
+        problem, remedy = f"there are {workload['blocks']:.0f}", "Give at most workload.blocks"
         raise InputError("workload.server_blocks", server_blocks, problem, remedy)
     check_product({f"workload.{name}": int(workload[name]) for name in ("batch", "local_steps")})
     total = float(weight.sum())

@@ -156,6 +156,10 @@ _CUT = (
     "--config.policy.routes=gateways --config.model.min_cluster_blocks=1 "
     "--policies=dssra,dssra_wide,static_pipeline,titanic_pipelined,splitfed,control_unit_split,selected_fl"
 )
+_NO_BLOCK = (
+    "--config.policy.routes=gateways --config.model.min_cluster_blocks=0 "
+    "--policies=dssra,dssra_wide,static_pipeline,titanic_pipelined,splitfed,control_unit_split"
+)
 _ONE_BLOCK = "--config.policy.cut=1 --policies=splitfed,control_unit_split"
 _TOUCHED = "--config.payload.embedding_rows=touched"
 _SWEEP = ".venv/bin/collapipe sweep --config=paper"
@@ -229,6 +233,16 @@ ENTRIES = {
         ),
         20,
         of_comparisons("decided", "one_block"),
+        tiny=f"{_FEW} --policies=static_pipeline,splitfed",
+    ),
+    "no_block": Entry(
+        "pipelines that may leave all blocks to the edge server, with whole tables and with rows",
+        (
+            f"{_COMPARE} --rounds=100 --workdir=FOLDER/tables {_NO_BLOCK}",
+            f"{_COMPARE} --rounds=20 --workdir=FOLDER/rows {_NO_BLOCK} {_TOUCHED}",
+        ),
+        15,
+        of_comparisons("tables", "rows"),
         tiny=f"{_FEW} --policies=static_pipeline,splitfed",
     ),
     "rows": Entry(

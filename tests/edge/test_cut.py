@@ -42,14 +42,14 @@ def params_of(es_flops_per_s=1e12, es_memory_bytes=0.0, memory_share=0.005):
 
 
 CASES = {
-    "fast server": ({}, {3}),
-    "slow server": ({"es_flops_per_s": 1e10}, {0, 3}),
+    "fast server": ({}, {4}),
+    "slow server": ({"es_flops_per_s": 1e10}, {0, 4}),
     "server short of memory": ({"es_memory_bytes": 2e7}, {1}),
     "devices short of memory": ({"memory_share": 2e-3}, {1, 2, 3}),
     "no memory at all": ({"memory_share": 1e-9}, {0}),
 }
 """What differs from other networks, and the cuts that are best in some."""
-CUTS = np.arange(4)
+CUTS = np.arange(5)
 
 
 def keys():
@@ -80,9 +80,11 @@ def test_all_devices_are_there_where_a_cut_is_tried():
 
 
 def test_cuts_follow_from_the_configuration():
-    model = {"encoder_blocks": 5, "server_blocks": 1, "min_cluster_blocks": 0}
+    model = {"encoder_blocks": 5, "server_blocks": 1, "min_cluster_blocks": -1}
     config = {"model": model}
     assert cuts_of(config, "dssra") is None
     model["min_cluster_blocks"] = 2
-    assert cuts_of(config, "dssra_wide").tolist() == [1, 2, 3, 3]
+    assert cuts_of(config, "dssra_wide").tolist() == [1, 2, 3, 3, 3]
+    model["min_cluster_blocks"] = 0
+    assert cuts_of(config, "dssra_wide").tolist() == [1, 2, 3, 4, 5]
     assert cuts_of(config, "splitfed") is None

@@ -74,8 +74,8 @@ def test_blocks_at_the_server_come_back_and_older_documents_have_none(files, tmp
     problem, _ = files(put(["workload", "server_blocks"], 5))
     write_network(tmp_path / "again.json", problem)
     assert read_network(tmp_path / "again.json").workload.cluster_blocks == 1
-    with pytest.raises(InputError, match=r"server_blocks = 6: no block is left"):
-        files(put(["workload", "server_blocks"], 6))
+    with pytest.raises(InputError, match=r"server_blocks = 7: there are 6"):
+        files(put(["workload", "server_blocks"], 7))
 
 
 def test_older_documents_have_the_uplinks_interference_and_count_radiated_power(files):

@@ -212,6 +212,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     work, radio = problem.workload, problem.radio
     samples = work.local_steps * work.batch
     hop_bits = 2 * samples * work.activation_bits + work.cluster_blocks * work.block_param_bits
+    hop_bits = jnp.where(work.cluster_blocks > 0, hop_bits, 0.0)
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
     hop_j_per_bit = least_bit_energy_j(radio, radio.node_noise_w_per_hz, best_gain)
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
@@ -261,13 +262,13 @@ def _uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
 
 
 def _least_additions(problem: RoundProblem) -> SenderAddition:
-    """What terms add where all clusters that can run do, with one device each."""
+    """What terms add where all clusters that can run do, with at most one device each."""
     work = reading(problem, problem.workload.batch)
     senders = Senders(
         takes_part=can_run(problem),
         model_bits=work.model_bits,
         update_bits=work.update_bits,
-        nodes=2,
+        nodes=jnp.minimum(work.cluster_blocks, 1) + 1,
         power_w=problem.compute.node_power_w[:, 0],
         samples=work.batch,
     )

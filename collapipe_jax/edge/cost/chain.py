@@ -21,8 +21,10 @@ from collapipe_jax.edge.cost.decision import (
     PerMove,
     PerNode,
     Routes,
+    Segments,
     active_nodes,
 )
+from collapipe_jax.edge.cost.problem import RoundProblem
 
 _Broadcast = Num[Array, "#J #N *#batch"]
 _Gateway = Bool[Array, "J ..."] | None
@@ -32,21 +34,26 @@ _Gateway = Bool[Array, "J ..."] | None
 class Chain(NamedTuple):
     """Nodes of a cluster's chain."""
 
-    members: ActiveNodes  # the control unit and the devices with blocks
+    members: ActiveNodes  # the devices with blocks, and the control unit of who takes part
     gateway: _Gateway = None
 
     @property
     def active(self) -> ActiveNodes:
-        """Nodes that send over D2D: members and the gateway."""
+        """Nodes of the round: members and the gateway."""
         if self.gateway is None:
             return self.members
         return self.members | (self.gateway & self.members[:1])
 
     @property
+    def senders(self) -> ActiveNodes:
+        """Nodes that send over D2D: the active ones, unless one is alone."""
+        return self.active & jnp.any(self.hops, axis=0, keepdims=True)
+
+    @property
     def hops(self) -> ActiveNodes:
         """Nodes where a hop starts: members, but for a last one that is the gateway."""
         if self.gateway is None:
-            return self.members
+            return self.members & jnp.any(self.members[1:], axis=0, keepdims=True)
         left = jnp.flip(jnp.cumsum(jnp.flip(self.members, 0), 0), 0)  # from a node on, itself too
         return self.members & ~(self.gateway & (left == 1))
 
@@ -54,7 +61,7 @@ class Chain(NamedTuple):
     def used(self) -> Allocation:
         """Shares and powers that count, as booleans."""
         takes_part = self.members[0]
-        return Allocation(self.hops, self.active, takes_part, takes_part)
+        return Allocation(self.hops, self.senders, takes_part, takes_part)
 
 
 def gateway_nodes(routes: Routes | None, nodes: int) -> _Gateway:
@@ -65,10 +72,10 @@ def gateway_nodes(routes: Routes | None, nodes: int) -> _Gateway:
     return gateway[None] == jnp.arange(nodes).reshape(-1, *[1] * gateway.ndim)
 
 
-def chain_of(segments: Num[Array, "K N *batch"], routes: Routes | None = None) -> Chain:
-    """The chain through the devices with blocks."""
-    members = active_nodes(segments, axis=0)
-    return Chain(members, gateway_nodes(routes, len(members)))
+def chain_of(problem: RoundProblem, segments: Segments) -> Chain:
+    """The chain through the devices with blocks, along the problem's routes."""
+    members = active_nodes(segments, axis=0, blocks=problem.workload.cluster_blocks)
+    return Chain(members, gateway_nodes(problem.routes, len(members)))
 
 
 class Messages(NamedTuple):

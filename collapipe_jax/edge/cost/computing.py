@@ -8,7 +8,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from collapipe_jax.core.batch_axis import max_nodes, sum_nodes
-from collapipe_jax.edge.cost.decision import Broadcast, MicroBatches, PerCluster, PerDevice, PerNode
+from collapipe_jax.edge.cost.decision import (
+    Broadcast,
+    MicroBatches,
+    PerCluster,
+    PerDevice,
+    PerNode,
+    participates,
+)
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.devices import Compute
@@ -172,8 +179,7 @@ def embedding_memory_bytes(workload: Workload, segments: Num[Array, "N K"]) -> F
 
     It is 0 where a cluster sits out, or where the workload names no sizes.
     """
-    trains = jnp.any(segments > 0, axis=1)
-    ends = workload.ends
+    trains, ends = participates(segments, blocks=workload.cluster_blocks), workload.ends
     return jnp.where(trains, 0.0 if ends is None else ends.embedding_static_bytes, 0.0)
 
 
@@ -201,7 +207,7 @@ def clusters_at_server_bytes(
     workload: Workload, segments: Num[Array, "N K"], micro_batches: Num[Array, " N"]
 ) -> Float[Array, ""]:
     """Memory of the edge server of pipelines: one copy, and a micro-batch of every cluster."""
-    takes_part = jnp.any(segments > 0, axis=1)
+    takes_part = participates(segments, blocks=workload.cluster_blocks)
     samples = jnp.sum(jnp.where(takes_part, workload.batch / micro_batches, 0.0))
     return server_memory_bytes(workload, workload.server_blocks, jnp.ones(()), samples)
 

@@ -155,17 +155,27 @@ class Allocation(NamedTuple):
     d2e_power: PerCluster
 
 
-def participates(segments: Num[Array, "*any K"]) -> Bool[Array, "*any"]:
-    """Clusters that take part in the round."""
-    return jnp.sum(segments, axis=-1) > 0
+def participates(
+    segments: Num[Array, "..."], axis: int = -1, blocks: Num[Array, "..."] | int = 1
+) -> Bool[Array, "..."]:
+    """Clusters that take part in the round: with blocks, or all where there are none to hold.
+
+    Args:
+      segments: with devices along an axis.
+      axis: that one.
+      blocks: that a cluster has to hold.
+    """
+    return (jnp.sum(segments, axis=axis) > 0) | (jnp.asarray(blocks) == 0)
 
 
-def active_nodes(segments: Num[Array, "..."], axis: int = -1) -> Bool[Array, "..."]:
+def active_nodes(
+    segments: Num[Array, "..."], axis: int = -1, blocks: Num[Array, "..."] | int = 1
+) -> Bool[Array, "..."]:
     """Nodes that compute: devices with blocks, and the control unit of a participating cluster.
 
-    Devices are along an axis, and so are nodes, which are one more.
+    Arguments are those of :func:`participates`. Nodes are along the axis of devices, one more.
     """
-    takes_part = jnp.sum(segments, axis=axis, keepdims=True) > 0
+    takes_part = jnp.expand_dims(participates(segments, axis, blocks), axis)
     return jnp.concatenate([takes_part, segments > 0], axis=axis)
 
 

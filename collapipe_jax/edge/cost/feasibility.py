@@ -122,7 +122,7 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
         return _client_violations(problem, decision)
     work, radio, segments = problem.workload, problem.radio, decision.segments
     routes = problem.routes if decision.routes is None else decision.routes
-    chain = chain_of(jnp.swapaxes(segments, 0, 1), routes)
+    chain = chain_of(problem.replace(routes=routes), jnp.swapaxes(segments, 0, 1))
     used = jax.tree.map(jnp.transpose, chain.used)
     participates = used.d2e_share
     allowed = decision.micro_batches[:, None] == work.micro_batch_choices[None, :]

@@ -122,7 +122,7 @@ class FixedPartition(Struct):
 
     @property
     def active(self) -> ActiveNodes:
-        """Nodes that send over D2D."""
+        """Nodes of the round."""
         return self.chain.active
 
 
@@ -138,7 +138,7 @@ def fix_partition(
     """
     radio, learning = problem.radio, problem.learning
     work = reading(problem, problem.workload.batch)
-    chain = chain_of(segments, problem.routes)
+    chain = chain_of(problem, segments)
     active, hops, gateway = chain.active, chain.hops, chain.gateway
     participates = chain.members[0]
     samples = work.batch / micro_batches

@@ -67,8 +67,8 @@ def received_interference_w(fixed: FixedPartition, allocation: Allocation) -> Pe
 
 
 def active_power_w(fixed: FixedPartition, allocation: Allocation) -> PerNode:
-    """D2D powers, 0 on idle nodes."""
-    return jnp.where(fixed.active, allocation.d2d_power, 0.0)
+    """D2D powers, 0 of nodes that send nothing."""
+    return jnp.where(fixed.chain.senders, allocation.d2d_power, 0.0)
 
 
 def round_links(
@@ -109,7 +109,7 @@ def links_at(fixed: FixedPartition, sinr: Messages) -> Links:
 def link_sinrs(fixed: FixedPartition, allocation: Allocation, received_w: PerNode) -> Messages:
     """SINR of every message at the interference received, of parameters on the whole D2D band."""
     radio, chain, gateway = fixed.radio, fixed.chain, fixed.chain.gateway
-    power_w = jnp.where(chain.active, allocation.d2d_power, 1.0)
+    power_w = jnp.where(chain.senders, allocation.d2d_power, 1.0)
     d2e_power_w = jnp.where(chain.members[0], allocation.d2e_power, 1.0)
 
     def pair(power_w, gain, share, received_w):

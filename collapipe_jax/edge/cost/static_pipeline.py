@@ -57,7 +57,7 @@ def with_equal_allocation(
 
     It has the routes of the problem.
     """
-    used = jax.tree.map(jnp.transpose, chain_of(segments.T, problem.routes).used)
+    used = jax.tree.map(jnp.transpose, chain_of(problem, segments.T).used)
     participates = used.d2e_share
     senders = jnp.maximum(jnp.sum(used.d2d_share, axis=1, keepdims=True), 1)
     clusters = jnp.maximum(jnp.sum(participates), 1)

@@ -41,7 +41,7 @@ def random_policy(key: Array, problem: RoundProblem) -> Decision:
     compose = jax.vmap(random_composition, in_axes=(0, 0, None, None))
     keys, work = jax.random.split(segments_key, problem.clusters), problem.workload
     segments = compose(keys, capacity, work.blocks, work.cluster_blocks)
-    used = jax.tree.map(jnp.transpose, chain_of(segments.T, problem.routes).used)
+    used = jax.tree.map(jnp.transpose, chain_of(problem, segments.T).used)
     return Decision(
         segments=segments,
         micro_batches=count.astype(jnp.int32),

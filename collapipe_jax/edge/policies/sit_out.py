@@ -32,7 +32,7 @@ def within_deadline(decide: Callable[..., Decision]) -> Callable[..., Decision]:
         decision, problem = decide(*arguments, **options), arguments[-1]
         if not deadline:
             return decision
-        active = participates(decision.segments)
+        active = participates(decision.segments, blocks=problem.workload.cluster_blocks)
         out = _in_outage(problem, _worst_sinr(problem, decision), active)
         decision = _without_clusters(decision, out)
         latency_s = evaluate(problem, decision).cluster_latency_s

@@ -57,7 +57,8 @@ def likely_gateways(
     others = is_there[None, 1:] & ~itself[:, 1:]
     rates = jnp.where(others, 1.0 / jnp.where(others, both_s[:, 1:], 1.0), 0.0)
     mean_s = jnp.sum(others, axis=1) / jnp.sum(rates, axis=1)
-    moves_s = work.cluster_blocks * work.block_param_bits * jnp.nan_to_num(mean_s, posinf=jnp.inf)
+    moved_bits = work.cluster_blocks * work.block_param_bits
+    moves_s = product_or_zero(moved_bits, jnp.nan_to_num(mean_s, posinf=jnp.inf))
     moves_s = moves_s + product_or_zero(work.embedding_param_bits, both_s[:, 0])
     possible = is_there & (jnp.arange(len(is_there))[:, None, None] != left_out)
     total_s = jnp.where(possible, jnp.nan_to_num(d2e_s + moves_s, nan=jnp.inf), jnp.inf)

@@ -15,7 +15,7 @@ from jax import Array
 from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.edge.cost.chain import chain_of
 from collapipe_jax.edge.cost.computing import set_capacity
-from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes
+from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, participates
 from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
 from collapipe_jax.edge.cost.link_quality import round_links
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -63,7 +63,7 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
     capacity = set_capacity(work, memory_bytes, changed, moved > 0, axis=0)
     fits = (moved >= 0) & (moved <= capacity)
     differs = jnp.any(moved != own, axis=0) | (changed != number)
-    possible = jnp.all(fits, axis=0) & differs & jnp.any(own > 0, axis=0)
+    possible = jnp.all(fits, axis=0) & differs & participates(own, 0, work.cluster_blocks)
     return Neighbours(
         segments=jnp.where(possible, moved, own),
         micro_batches=jnp.where(possible, changed, number),
@@ -78,30 +78,27 @@ def _moves(devices: int) -> np.ndarray:
     return one[:, takers] - one[:, givers]
 
 
-def inherited_allocation(
-    own: Candidates, segments: Array, routes: Routes | None = None
-) -> Allocation:
+def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array) -> Allocation:
     """Logarithms of the allocation of a decision for other segments or gateways of its clusters.
 
     A node that joins takes a mean share, and its control unit's part of its largest power. All
     shares are then scaled to their former sum.
 
     Args:
-      own: the decision, without an axis of candidates.
-      segments: ``[K, N, C, R]``.
-      routes: ``[N, C, R]`` and ``[1, R]``, if the decision has any.
+      problem: with an axis of candidates, and with their routes if the decision has any.
+      own: the decision, without this axis.
+      segments: of the candidates, ``[K, N, C, R]``.
     """
-    before = chain_of(own.segments, own.routes).used
-    after = chain_of(segments, routes).used
-    share = jnp.where(before.d2d_share, jnp.exp(own.logs.d2d_share), 0.0)
+    own_routes = with_candidate_axis(own.routes)
+    before = chain_of(problem.replace(routes=own_routes), with_candidate_axis(own.segments)).used
+    after, logs = chain_of(problem, segments).used, with_candidate_axis(own.logs)
+    share = jnp.where(before.d2d_share, jnp.exp(logs.d2d_share), 0.0)
     total = jnp.sum(share, axis=0)
     mean = total / jnp.maximum(jnp.sum(before.d2d_share, axis=0), 1)
-    share, before, total, log_power = with_candidate_axis(
-        (jnp.where(before.d2d_share, share, mean), before, total, own.logs.d2d_power)
-    )
+    share = jnp.where(before.d2d_share, share, mean)
     scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
     log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
-    log_power = jnp.where(before.d2d_power, log_power, log_power[0])
+    log_power = jnp.where(before.d2d_power, logs.d2d_power, logs.d2d_power[0])
     return repeat(own.logs, segments.shape[2])._replace(
         d2d_share=jnp.where(after.d2d_share, log_share, 0.0),
         d2d_power=jnp.where(after.d2d_power, log_power, 0.0),
@@ -131,7 +128,7 @@ def neighbour_candidates(
         others, gateway = _with_gateways(problem, own, others)
         routes = Routes(gateway=gateway, broadcast=own.routes.broadcast[None])
         problem = problem.replace(routes=routes)
-    logs = inherited_allocation(own, others.segments, problem.routes)
+    logs = inherited_allocation(problem, own, others.segments)
     fixed = fix(problem, others.segments, others.micro_batches)
     allocation = to_allocation(fixed, logs)
     links = round_links(fixed, allocation, coupling.interference_w)
@@ -169,7 +166,8 @@ def _with_gateways(
     gateway = own.routes.gateway[:, None]
     every = jnp.arange(nodes, dtype=gateway.dtype)[None, :, None]
     differs = jnp.swapaxes(is_there, 0, 1) & (every != gateway)
-    differs &= jnp.any(own.segments > 0, axis=0)[:, None]
+    blocks = problem.workload.cluster_blocks
+    differs &= participates(own.segments[:, :, None], axis=0, blocks=blocks)
     same = Neighbours(repeat(own.segments, nodes), repeat(own.micro_batches, nodes), differs)
     kept = jnp.broadcast_to(gateway, others.possible.shape)
     changed = jnp.broadcast_to(every, differs.shape)
@@ -203,7 +201,8 @@ def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int)
 
     segments = of_changed(others.segments, own.segments, changes)
     micro_batches = of_changed(others.micro_batches, own.micro_batches, changes)
-    logs = inherited_allocation(own, segments, with_candidate_axis(own.routes))
-    fixed = fix_partition(with_candidate_axis(problem), segments, micro_batches)
+    problem = with_candidate_axis(problem)
+    logs = inherited_allocation(problem, own, segments)
+    fixed = fix_partition(problem, segments, micro_batches)
     found = descend_jointly(fixed, logs, initial_weights(fixed), steps).objective
     return jnp.where(others.possible, found.reshape(others.possible.shape), jnp.inf)

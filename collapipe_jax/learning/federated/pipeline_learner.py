@@ -103,10 +103,14 @@ class PipelineLearner:
         return Method(own, self.rules)
 
     @property
+    def _cluster_blocks(self) -> int:
+        """Blocks of the encoder that a cluster runs."""
+        return self.model.sizes.encoder_blocks - self.server_blocks
+
+    @property
     def _cluster_sizes(self) -> EncoderConfig:
-        """Sizes of the encoder that a cluster runs."""
-        sizes = self.model.sizes
-        return dataclasses.replace(sizes, encoder_blocks=sizes.encoder_blocks - self.server_blocks)
+        """Sizes of the encoder that a cluster runs, of one block or more."""
+        return dataclasses.replace(self.model.sizes, encoder_blocks=self._cluster_blocks)
 
     def outcome(self, decision: Any, cost: Any) -> PipelineOutcome:
         """Effect on learning of a pipeline decision and of its cost."""
@@ -154,7 +158,8 @@ class PipelineLearner:
             self.erasure_law, erasure_key, round_key, batch_size, *drawn
         )
         keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
-        interleaved = self.execution.schedule == "1f1b"
+        # Without a block in a cluster there are no stages to interleave.
+        interleaved = self.execution.schedule == "1f1b" and self._cluster_blocks > 0
         gradients_of = self._by_micro_batch if interleaved else self._by_mini_batch
         data = batch, keys, example_weights
         found = gradients_of(outcome, shares, clients, server, base, data)
@@ -198,7 +203,7 @@ class PipelineLearner:
         """
         if not isinstance(server, ServerPart):
             return self.model.losses(server, encoded, batch, keys)
-        first, blocks = self._cluster_sizes.encoder_blocks, join(server.encoder, base)
+        first, blocks = self._cluster_blocks, join(server.encoder, base)
         encoded = encode(blocks, self.model.sizes, encoded, mask, keys, first)
         return self.model.losses(server.decoder, encoded, batch, keys)
 
@@ -217,10 +222,11 @@ class PipelineLearner:
 
         def encode_all(clients: Params) -> tuple[Array, Array]:
             x, mask = self._embedded(clients, base, batch, keys)
-            rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
-            encoder, sizes = clients["encoder"], self._cluster_sizes
-            encoded = encode_clusters(encoder, sizes, *rest, cluster_base)
-            return jax.vmap(self._sent)(encoded, keys), mask
+            if self._cluster_blocks:
+                rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
+                encoder, sizes = clients["encoder"], self._cluster_sizes
+                x = encode_clusters(encoder, sizes, *rest, cluster_base)
+            return jax.vmap(self._sent)(x, keys), mask
 
         encoded, send_back, mask = jax.vjp(encode_all, clients, has_aux=True)
         is_private = self.rules.cluster_privacy is not None

@@ -122,12 +122,12 @@ LEARNING_KEYS: dict[str, Any] = {
             why="0: as published; each one takes work and parameters off devices and links",
         ),
         min_cluster_blocks=key(
-            0,
+            -1,
             "least encoder blocks that a cluster of a pipeline keeps. The first round then decides "
-            "how many the edge server holds, from `server_blocks` on; 0: `server_blocks`",
-            ">= 0",
+            "how many the edge server holds, from `server_blocks` on; -1: `server_blocks`",
+            ">= -1",
             symbol="L_C^{min}",
-            why="0: as published; docs/system-model.md, section 16",
+            why="-1: as published; docs/system-model.md, section 16",
         ),
         decoder_blocks=key(2, "decoder blocks of translation", _BLOCKS, why="few lose little"),
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),

@@ -112,15 +112,29 @@ PIPELINE_RULES = (
     ),
     Rule(
         ("model.server_blocks", "model.encoder_blocks"),
-        lambda server_blocks, blocks: server_blocks >= blocks,
-        "no block is left of {1} for the devices of a cluster",
-        "Give fewer than model.encoder_blocks",
+        lambda server_blocks, blocks: server_blocks > blocks,
+        "the encoder has {1}",
+        "Give at most model.encoder_blocks",
     ),
     Rule(
         ("model.min_cluster_blocks", "model.encoder_blocks", "model.server_blocks"),
-        lambda least, blocks, server_blocks: least and least > blocks - server_blocks,
+        lambda least, blocks, server_blocks: least >= 0 and least > blocks - server_blocks,
         "of {1} blocks the edge server holds {2} at least",
         "Give at most the others",
+    ),
+    Rule(
+        (
+            "policy.deadline",
+            "model.min_cluster_blocks",
+            "model.server_blocks",
+            "model.encoder_blocks",
+            "policy.name",
+        ),
+        lambda deadline, least, server_blocks, blocks, policy: (
+            deadline and (least == 0 or server_blocks == blocks) and not _by_clients(policy)
+        ),
+        "clusters sit out by their blocks, and may have none",
+        "Give 0, or leave them a block",
     ),
     Rule(
         ("pipeline.capacity", "network.devices", "model.encoder_blocks", "model.server_blocks"),

@@ -343,10 +343,10 @@ def cuts_of(config: Mapping[str, Any], policy: str) -> np.ndarray | None:
     program. What would leave less to a cluster is the most that leaves as much, again.
     """
     model = config["model"]
-    if not model["min_cluster_blocks"] or policy_entry(policy).by_clients:
+    if model["min_cluster_blocks"] < 0 or policy_entry(policy).by_clients:
         return None
     most = model["encoder_blocks"] - model["min_cluster_blocks"]
-    return np.minimum(np.arange(model["server_blocks"], model["encoder_blocks"]), most)
+    return np.minimum(np.arange(model["server_blocks"], model["encoder_blocks"] + 1), most)
 
 
 def _residual_bytes(config: Config) -> int:

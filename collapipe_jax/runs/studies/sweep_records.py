@@ -13,7 +13,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.control.queues import queues_before
 from collapipe_jax.edge.cost.client_round import client_micro_batches
 from collapipe_jax.edge.cost.convergence import absence_ratio
-from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
+from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.default import Config
@@ -105,9 +105,9 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
         micro_batches = _mean_over(takes_part, own)
     else:
         blocks, takes_part = decision.segments, decision.segments > 0
-        micro_batches = _mean_over(jnp.any(takes_part, axis=2), decision.micro_batches)
+        micro_batches = _mean_over(~cost.absent, decision.micro_batches)
     loss = cost.loss_probability  # of clusters [T, N], or of clients [T, N, K]
-    counted = takes_part if loss.ndim == 3 else jnp.any(takes_part, axis=2)
+    counted = takes_part if loss.ndim == 3 else ~cost.absent
     counts = jnp.where(takes_part, 1.0, 0.0).ravel()
     slots = system.mean_problem.workload.blocks + 1
     held_bytes = cost.memory_bytes  # of devices, or of the control units that train in their place
@@ -130,7 +130,7 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
         "worst_energy_queue": Variable("round", jnp.max(history.queues.energy, axis=(1, 2))),
         "divergence_queue": Variable("round", history.queues.divergence),
         "active_devices": Variable("round", jnp.sum(takes_part, axis=(1, 2))),
-        "participation": Variable("round", participation(decision)),
+        "participation": Variable("round", participation(history)),
         "micro_batches": Variable("round", micro_batches),
         "mean_energy_j": Variable("cluster node", jnp.mean(cost.energy_j, axis=0)),
         # Devices and rounds by number of blocks, and their summed memory.
@@ -144,11 +144,11 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
     }
 
 
-def participation(decision: Decision | ClientDecision) -> Array:
+def participation(history: SystemRound) -> Array:
     """Share of clusters, or of clients, that take part in every round, ``[T]``."""
-    if isinstance(decision, ClientDecision):
-        return jnp.mean(decision.samples > 0, axis=(1, 2))
-    return jnp.mean(participates(decision.segments), axis=1)
+    if isinstance(history.decision, ClientDecision):
+        return jnp.mean(history.decision.samples > 0, axis=(1, 2))
+    return jnp.mean(~history.cost.absent, axis=1)
 
 
 def _mean_over(counted: Array, values: Array) -> Array:

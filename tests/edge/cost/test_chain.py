@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.compiled import in_numpy
 
 from collapipe_jax.edge.cost import chain as package
-from collapipe_jax.edge.cost.chain import Chain, chain_of, gateway_nodes
-from collapipe_jax.edge.cost.decision import Routes
+from collapipe_jax.edge.cost.chain import Chain, gateway_nodes
+from collapipe_jax.edge.cost.decision import Routes, active_nodes
 
 at_next, at_others = in_numpy(package.at_next), in_numpy(package.at_others)
 at_senders, from_previous = in_numpy(package.at_senders), in_numpy(package.from_previous)
@@ -42,7 +42,7 @@ def next_node(on, node, gateway=0):
 
 @in_numpy
 def next_nodes(segments):
-    return package.at_next(jnp.arange(6)[:, None], chain_of(segments.T))
+    return package.at_next(jnp.arange(6)[:, None], Chain(active_nodes(segments.T, axis=0)))
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=2, max_size=2))

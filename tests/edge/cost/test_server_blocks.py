@@ -12,10 +12,13 @@ from support.compiled import (
     violations,
 )
 from support.random_networks import random_decision, random_network, secure_section
+from support.random_problems import with_ends
 from support.reference_cost import reference_violations
 from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.control.queues import device_budget_floor_j
+from collapipe_jax.edge.cost.decision import ClientDecision, Routes
+from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 
 BLOCKS = 7
 
@@ -94,3 +97,62 @@ def test_a_block_at_a_fast_server_shortens_the_round_and_saves_energy():
     assert jnp.all(after.cluster_latency_s < before.cluster_latency_s)
     assert after.energy_j.sum() < before.energy_j.sum()
     np.testing.assert_array_equal(after.loss_probability, before.loss_probability)
+
+
+def without_blocks(routes=None, **changes):
+    """A network whose edge server holds all blocks, with random shares and powers."""
+    rng = np.random.default_rng(8)
+    network = random_network(rng, 3, 4, BLOCKS)
+    network["workload"] |= {
+        "server_blocks": BLOCKS,
+        "micro_batch_choices": np.array([1]),
+        **changes,
+    }
+    problem = with_ends(as_problem(network))
+    decision = with_equal_allocation(
+        problem.replace(routes=routes), jnp.zeros((3, 4), jnp.int32), jnp.array([1, 1, 1])
+    )
+    share = jnp.asarray(rng.dirichlet(np.ones(3)))
+    return problem, decision.replace(d2e_share=share)
+
+
+def assert_same_cost(cost, expected):
+    for name in ("latency_s", "cluster_latency_s", "compute_latency_s", "divergence", "objective"):
+        np.testing.assert_allclose(getattr(cost, name), getattr(expected, name), 1e-9, err_msg=name)
+    np.testing.assert_allclose(cost.energy_j, expected.energy_j, 1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_without_blocks_control_units_are_clients_of_a_split_model():
+    problem, decision = without_blocks()
+    assert not any(violations(problem, decision).values())
+    batch = int(problem.workload.batch)
+    clients = ClientDecision(
+        samples=jnp.full((3, 1), batch),
+        client_blocks=jnp.int32(0),
+        d2e_share=decision.d2e_share[:, None],
+        d2e_power_w=decision.d2e_power_w[:, None],
+        whole_model=False,
+        tier="control_units",
+    )
+    cost, expected = evaluate(problem, decision), evaluate(problem, clients)
+    assert_same_cost(cost, expected)
+    assert not np.any(cost.absent)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("broadcast", [0, 1])
+def test_without_blocks_a_gateway_is_one_whose_block_costs_nothing(broadcast):
+    gateway = jnp.array([2, 3, 4])
+    routes = Routes(gateway=gateway, broadcast=jnp.array(broadcast))
+    problem, decision = without_blocks(routes, block_flops=0.0, block_param_bits=0.0)
+    assert not any(violations(problem, decision).values())
+    assert np.all(np.asarray(decision.d2d_share > 0) == (np.arange(5) == 0))
+    # A block takes a pass, which has an overhead, of a node or of the edge server.
+    problem = problem.replace(compute=problem.compute.replace(block_overhead_s=jnp.zeros(())))
+    work = problem.workload.replace(server_blocks=problem.workload.server_blocks - 1)
+    one = problem.replace(workload=work, routes=routes)
+    held = jnp.asarray(np.arange(4) == np.asarray(gateway)[:, None] - 1, jnp.int32)
+    block = with_equal_allocation(one, held, decision.micro_batches)
+    expected = evaluate(one, block.replace(d2e_share=decision.d2e_share))
+    assert_same_cost(evaluate(problem, decision), expected)

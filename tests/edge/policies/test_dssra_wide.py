@@ -25,7 +25,8 @@ LIGHT = SearchConfig(
 
 
 def ugly(index, rng, network):
-    """Fades, absent devices, and clusters that nobody can run."""
+    """Fades, absent devices, clusters that nobody can run, or that have no block to hold."""
+    network["workload"]["server_blocks"] = BLOCKS if index % 4 == 3 else 0
     if index % 3 == 1:
         for name in ("d2e_gain", "d2d_gain", "cross_gain"):
             network["radio"][name] *= 10.0 ** -rng.uniform(0, 4, network["radio"][name].shape)

@@ -22,6 +22,7 @@ from collapipe_jax.edge.solver.candidates import (
     Start,
     at_falling_powers,
     starting_candidates,
+    with_candidate_axis,
 )
 from collapipe_jax.edge.solver.exhaustive import compositions
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
@@ -101,7 +102,7 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
         static = jax.vmap(lambda one: static_pipeline(one, 4), -1, -1)(batched)
         own = optimise(batched, starting_candidates(batched, [Start(static)]), 20).candidate
         others = neighbours(batched, own.segments, own.micro_batches)
-        return own, others, inherited_allocation(own, others.segments)
+        return own, others, inherited_allocation(with_candidate_axis(batched), own, others.segments)
 
     own, others, logs = jax.device_get(inherited(batched))
     before = np.asarray(own.segments > 0)[:, :, None]

@@ -35,7 +35,7 @@ MODEL = BertWithHead(sizes=SIZES, labels=3, pools=True)
 ADAPTERS = AdapterConfig(rank=2, alpha=4.0, targets=("query", "outer"))
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
 KEY = jax.random.key(9)
-SEGMENTS = {0: [[3, 1], [0, 0], [2, 2]], 1: [[3, 0], [0, 0], [1, 2]], 3: [[1, 0], [0, 0], [0, 1]]}
+SEGMENTS = {0: [[3, 1], [0, 0], [2, 2]], 1: [[3, 0], [0, 0], [1, 2]], BLOCKS: [[0, 0]] * CLUSTERS}
 """Partitions by the number of blocks at the server; the cluster in the middle sits out."""
 
 
@@ -97,7 +97,7 @@ def plain():
     return one_round(0)
 
 
-@pytest.mark.parametrize("server_blocks", [1, pytest.param(BLOCKS - 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("server_blocks", [1, BLOCKS])
 def test_a_round_is_the_same_wherever_the_encoder_is_cut(server_blocks, plain):
     """With dropout, losses, and a cluster that sits out."""
     after, report = one_round(server_blocks)
@@ -118,6 +118,11 @@ def test_a_round_is_the_same_wherever_the_encoder_is_cut(server_blocks, plain):
 )
 def test_a_round_run_as_a_pipeline_is_the_same(execution, plain):
     assert_same_round(one_round(1, execution=execution), plain)
+
+
+def test_a_pipeline_without_a_block_interleaves_nothing(plain):
+    execution = Execution("sharded", 2, schedule="1f1b")
+    assert_same_round(one_round(BLOCKS, execution=execution), plain)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_numbers_out_of_range_are_named(name):
     is_level = name.endswith(("_db", "_dbm", "_dbm_per_hz"))
     kind = type(KEYS[name])
     follows = name.endswith(
-        (".seed", ".downlink_interference_w", ".attention_dropout_rate")
+        (".seed", ".downlink_interference_w", ".attention_dropout_rate", ".min_cluster_blocks")
     )  # another key, at -1
     least = -301.0 if is_level else kind(-2 if follows else -1)
     wrong = [least]
@@ -471,7 +471,7 @@ def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
 
 @pytest.mark.parametrize(
     ("server_blocks", "capacity", "key"),
-    [(3, 0, "model.server_blocks"), (9, 0, "model.server_blocks"), (0, 1, "pipeline.capacity")],
+    [(4, 0, "model.server_blocks"), (9, 0, "model.server_blocks"), (0, 1, "pipeline.capacity")],
 )
 def test_blocks_at_the_server_that_contradict_other_keys_are_refused(server_blocks, capacity, key):
     config = changed("model.encoder_blocks", 3)
@@ -482,6 +482,8 @@ def test_blocks_at_the_server_that_contradict_other_keys_are_refused(server_bloc
     build.check_experiment(config)
     config.model.min_cluster_blocks = 3
     assert refusal(config).key == "model.min_cluster_blocks"
+    config.policy.deadline, config.model.min_cluster_blocks = 2.0, 0
+    assert refusal(config).key == "policy.deadline"
 
 
 def test_too_few_devices_of_several_hosts_are_reported_before_any_work(no_work, monkeypatch):

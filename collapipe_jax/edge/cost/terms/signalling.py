@@ -34,5 +34,5 @@ def d2d_signals(problem: RoundProblem, segments: Segments) -> PartitionAddition:
         return PartitionAddition()
     bits = jnp.stack(jnp.broadcast_arrays(signals.report_bits, signals.grant_bits))
     bits = bits.reshape(2, *[1] * (segments.ndim - bits.ndim + 1), *bits.shape[1:])
-    chain = chain_of(segments, problem.routes)
+    chain = chain_of(problem, segments)
     return PartitionAddition(move_bits=jnp.where(at_others(chain.active, chain.gateway), bits, 0.0))
