@@ -37,20 +37,27 @@ def cut_encoder(encoder: Params, server_blocks: int) -> tuple[Params, Params]:
 
 
 def cut_model(model: Params, server_blocks: int) -> tuple[Params, ServerParams]:
-    """Parameters of the clusters and of the edge server."""
+    """Parameters of the clusters and of the edge server.
+
+    Clusters without a block have no ``encoder``: checkpoints hold no empty arrays.
+    """
     clusters = {name: model[name] for name in CLIENT_PARTS}
     if not server_blocks:
         return clusters, model["decoder"]
-    own, last = cut_encoder(model["encoder"], server_blocks)
-    return {**clusters, "encoder": own}, ServerPart(last, model["decoder"])
+    own, last = cut_encoder(clusters.pop("encoder"), server_blocks)
+    if any(len(leaf) for leaf in jax.tree.leaves(own)):
+        clusters["encoder"] = own
+    return clusters, ServerPart(last, model["decoder"])
 
 
 def join_model(clusters: Params, server: ServerParams) -> Params:
     """The whole model of :func:`cut_model`."""
     if not isinstance(server, ServerPart):
         return {**clusters, "decoder": server}
-    stacks = clusters["encoder"], server.encoder
-    encoder = jax.tree.map(lambda own, last: jnp.concatenate([own, last]), *stacks)
+    encoder = server.encoder
+    if "encoder" in clusters:
+        stacks = clusters["encoder"], encoder
+        encoder = jax.tree.map(lambda own, last: jnp.concatenate([own, last]), *stacks)
     return {**clusters, "encoder": encoder, "decoder": server.decoder}
 
 
