@@ -130,8 +130,8 @@ def _show_round(experiment: Experiment) -> None:
         name = experiment.config["policy"]["name"]
         remedy = "Leave it out, or take a pipeline such as dssra"
         raise InputError("--dry-run", True, f"{name} decides no pipeline", remedy)
-    experiment = decide_cut(experiment)
-    problem, console = experiment.system.mean_problem, console_for_tables(_WIDTH)
+    console = console_for_tables(_WIDTH)
+    problem = decide_cut(experiment, console).system.mean_problem
     _, (table, summary, _) = plan_round(problem, experiment.policy)
     console.print(table, summary, sep="\n", highlight=False)
 

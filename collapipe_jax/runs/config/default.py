@@ -298,14 +298,14 @@ KEYS: dict[str, Any] = {
         ),
         cut=key(
             "half",
-            "blocks on a client of splitfed, if its memory holds them: a number, `half` of all, or "
+            "blocks on a client of a split model, if its memory holds them: a number, `half`, or "
             "`best`, with the least latency of the round",
             symbol="L_c",
             why="client and server share the encoder; `best` makes the fastest rival",
         ),
         client_micro_batches=key(
             "best",
-            "micro-batches of a client's part under splitfed, which pass through device, links "
+            "micro-batches of a client's part of a split model, which pass through client, links "
             "and edge server at once: a number, or `best` of the `training.micro_batch_choices`, "
             "with the least latency of the round",
             symbol="M",

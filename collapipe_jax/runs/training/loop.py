@@ -104,7 +104,7 @@ def train_together(
     for experiment in experiments:
         _check_hosts(experiment)
     console, groups = console or Console(), dict[Hashable, list[int]]()
-    experiments = [decide_cut(experiment) for experiment in experiments]
+    experiments = [decide_cut(experiment, console) for experiment in experiments]
     for place, experiment in enumerate(experiments):
         groups.setdefault(_program(experiment), []).append(place)
     trained: dict[int, TrainedRun] = {}

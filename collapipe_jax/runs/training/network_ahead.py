@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import serialization
 from jax import Array
+from rich.console import Console
 
 from collapipe_jax.core.batch_axis import pick, stack
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
@@ -150,10 +151,11 @@ class NetworkAhead:
         return _decide_window.lower(systems, *inputs, policy=policy)
 
 
-def decide_cut(experiment: Experiment) -> Experiment:
+def decide_cut(experiment: Experiment, console: Console | None = None) -> Experiment:
     """The experiment with as many blocks at the edge server as its first round decides.
 
-    Several hosts all call this alike. Source: docs/system-model.md, section 16.
+    Several hosts all call this alike; the first one tells the ``console``.
+    Source: docs/system-model.md, section 16.
     """
     cuts = cuts_of(experiment.config, experiment.config["policy"]["name"])
     if cuts is None:
@@ -167,7 +169,11 @@ def decide_cut(experiment: Experiment) -> Experiment:
             values[cut] = tuple(map(float, cut_value(network.first_round())))
         return min(values, key=lambda cut: values[cut])
 
-    return experiment.with_cut(hosts.on_first(decide))
+    decided = hosts.on_first(decide)
+    if console is not None and hosts.is_first():
+        blocks = experiment.config["model"]["encoder_blocks"]
+        console.print(f"the edge server holds the last {decided} of {blocks} encoder blocks")
+    return experiment.with_cut(decided)
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:

@@ -65,7 +65,7 @@ def other(name):
 
 
 OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
-PLACES = ("model.server_blocks",)  # of the parameters
+PLACES = ("model.server_blocks", "model.min_cluster_blocks")  # of the parameters
 HEADS = ("model.pooling", "model.head")  # of the server's part
 ADAPTERS = {  # beside a rank
     "model.adapter_alpha": 8.0,
