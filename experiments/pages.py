@@ -48,9 +48,10 @@ def render(name: str) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    helpers = (number, percent, interval, median, signed, bounds, mib, times, commands, origin)
+    helpers = (number, percent, interval, median, signed, bounds, mib, times, commands)
     records = {path.stem: read_record(path.stem) for path in FOLDER.glob("*.json")}
-    words = {helper.__name__: helper for helper in helpers}
+    words: dict[str, Any] = {helper.__name__: helper for helper in helpers}
+    words["origin"] = lambda measurement: origin(measurement, records[measurement])
     note = f"<!-- Made by `python -m experiments.pages` from docs/templates/{name}. -->\n\n"
     return note + environment.get_template(name).render(r=records, **words)
 
@@ -105,20 +106,19 @@ def times(ours: float, other: float) -> str:
     return number(ours / other, 2)
 
 
-def commands(record: Record, first: int = 0, count: int | None = None) -> str:
-    """Some of the commands, or all, as a block of code."""
-    some = record.commands[first:][:count]
-    lines = "\n".join(_wrapped(command) for command in some)
+def commands(record: Record) -> str:
+    """The commands as a block of code."""
+    lines = "\n".join(_wrapped(command) for command in record.commands)
     return f"```bash\n{lines}\n```"
 
 
-def origin(record: Record) -> str:
-    """When and where it was measured."""
+def origin(name: str, record: Record) -> str:
+    """The name that repeats a measurement, and when and where it was made."""
     cores = (record.machine or {}).get("cores")
     where = f" on {cores} core{'s' if cores != 1 else ''}" if cores else ""
     time = f" in {_duration(record.seconds)}" if record.seconds else ""
-    verb = "Recorded" if record.recorded else "Measured"
-    return f"*{verb} on {record.date} at `{record.commit}`{time}{where}.*"
+    verb = "recorded" if record.recorded else "measured"
+    return f"*`{name}`, {verb} on {record.date} at `{record.commit}`{time}{where}.*"
 
 
 def _duration(seconds: float) -> str:

@@ -238,7 +238,8 @@ def simulate(
       policy: as of :func:`make_policy`, or any ``policy(key, problem) -> decision``.
       rounds: their number, which fixes shapes.
       cuts: numbers of blocks that the edge server may hold. The horizon has the one with which the
-        policy's first round has the least :func:`cut_value`. None leaves the number to the network.
+        policy's first round has the least :func:`cut_value`, the first where all break limits.
+        None leaves the number to the network.
 
     Example:
       >>> import jax
@@ -301,17 +302,9 @@ def cut_value(first: SystemRound) -> CutValue:
     return CutValue(*(jnp.where(broken, jnp.inf, value) for value in values))
 
 
-class _Cut(NamedTuple):
-    """The best number of blocks at the edge server so far."""
-
-    blocks: Array
-    value: CutValue
-
-    def better_of(self, other: "_Cut") -> "_Cut":
-        """This one, or another that is better."""
-        (own_absent, own), (absent, objective) = self.value, other.value
-        wins = (absent < own_absent) | ((absent == own_absent) & (objective < own))
-        return _select(wins, other, self)
+def best_cut(values: CutValue) -> Int[Array, ""]:
+    """Which of the values ``[C]`` is the least; the first of equals."""
+    return jnp.lexsort((values.objective, values.absent))[0]
 
 
 def _scan_cuts_and_rounds(
@@ -322,21 +315,21 @@ def _scan_cuts_and_rounds(
     These are tried in the first turns of the same scan, so the policy is compiled once.
     """
 
-    def one(carry: tuple[SystemState, _Cut], turn: tuple[Array, Array]) -> Any:
-        (state, best), (key, cut) = carry, turn
-        is_trial = cut >= 0
-        system = _select(is_trial, try_cut(start.system, cut), start.system.with_cut(best.blocks))
+    def one(carry: tuple[SystemState, CutValue], turn: tuple[Array, Array]) -> Any:
+        (state, values), (number, key) = carry, turn
+        is_trial = number < len(cuts)
+        tried = try_cut(start.system, cuts[number])
+        system = _select(is_trial, tried, start.system.with_cut(cuts[best_cut(values)]))
         after, record = simulate_round(Environment(system, state, key), policy)
-        better = best.better_of(_Cut(cut, cut_value(record)))
-        return _select(is_trial, (state, better), (after, best)), record
+        known = jax.tree.map(lambda all_, own: all_.at[number].set(own), values, cut_value(record))
+        return _select(is_trial, (state, known), (after, values)), record
 
     keys = jax.random.split(start.key, rounds)
     # Every cut is tried under the fading of the first round.
-    turns = jnp.concatenate([jnp.repeat(keys[:1], len(cuts), axis=0), keys])
-    trials = jnp.concatenate([cuts, jnp.full(rounds, -1, cuts.dtype)])
-    given = jnp.asarray(start.system.mean_problem.workload.server_blocks, cuts.dtype)
-    best = _Cut(given, CutValue(jnp.asarray(jnp.inf), jnp.asarray(jnp.inf)))
-    records = jax.lax.scan(one, (start.state, best), (turns, trials))[1]
+    keys = jnp.concatenate([jnp.repeat(keys[:1], len(cuts), axis=0), keys])
+    unknown = CutValue(*2 * (jnp.full(len(cuts), jnp.inf),))
+    turns = jnp.arange(len(keys)), keys
+    records = jax.lax.scan(one, (start.state, unknown), turns)[1]
     return jax.tree.map(lambda leaf: leaf[len(cuts) :], records)
 
 

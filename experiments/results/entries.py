@@ -152,14 +152,12 @@ def of_folders(*names: str) -> Callable[[Path], Figures]:
 # The table.
 
 _COMPARE = ".venv/bin/collapipe compare --config=paper --realisations=64"
-_CUT = (
-    "--config.policy.routes=gateways --config.model.min_cluster_blocks=1 "
-    "--policies=dssra,dssra_wide,static_pipeline,titanic_pipelined,splitfed,control_unit_split,selected_fl"
-)
-_NO_BLOCK = (
-    "--config.policy.routes=gateways --config.model.min_cluster_blocks=0 "
+_DECIDED = (
+    "--config.policy.routes=gateways --config.model.min_cluster_blocks={least} "
     "--policies=dssra,dssra_wide,static_pipeline,titanic_pipelined,splitfed,control_unit_split"
 )
+_CUT = _DECIDED.format(least=1) + ",selected_fl"
+_NO_BLOCK = _DECIDED.format(least=0)
 _ONE_BLOCK = "--config.policy.cut=1 --policies=splitfed,control_unit_split"
 _TOUCHED = "--config.payload.embedding_rows=touched"
 _SWEEP = ".venv/bin/collapipe sweep --config=paper"

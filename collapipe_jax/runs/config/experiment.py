@@ -65,7 +65,6 @@ class Experiment:
     erasure_law: ErasureLaw
     system: EdgeSystem
     policy: Policy
-    server_blocks: int  # of pipelines; those of ``system``
 
     @functools.cached_property
     def account(self) -> Account | None:
@@ -92,10 +91,10 @@ class Experiment:
         clients = _clients(self.config["policy"]["name"], self.system.mean_problem.devices)
         return DataParallelLearner(devices=clients, max_samples=self._max_samples(), **shared)
 
-    def with_cut(self, server_blocks: int) -> "Experiment":
-        """The experiment with another number of last blocks at the edge server."""
-        system = self.system.with_cut(server_blocks)
-        return dataclasses.replace(self, system=system, server_blocks=server_blocks)
+    @property
+    def server_blocks(self) -> int:
+        """Last blocks of a pipeline's encoder that the edge server holds."""
+        return int(self.system.mean_problem.workload.server_blocks)
 
     def _max_samples(self) -> int:
         """Most samples of a mini-batch that a client may get."""
@@ -177,7 +176,6 @@ def build_experiment(
         ),
         system=build_system(config, weight, row_counts),
         policy=make_policy(**config.policy),
-        server_blocks=config.model.server_blocks,
     )
 
 

@@ -20,6 +20,7 @@ from collapipe_jax.edge.environment import (
     Environment,
     SystemRound,
     SystemState,
+    best_cut,
     cut_value,
     initial_state,
     simulate_round,
@@ -161,19 +162,23 @@ def decide_cut(experiment: Experiment, console: Console | None = None) -> Experi
     if cuts is None:
         return experiment
 
+    start = initial_network(experiment)
+
+    def first_round(cut: int) -> SystemRound:
+        tried = dataclasses.replace(experiment, system=try_cut(experiment.system, cut))
+        return NetworkAhead([tried], [start], [0]).first_round()
+
     def decide() -> int:
-        start, values = initial_network(experiment), dict[int, tuple[float, ...]]()
-        for cut in dict.fromkeys(cuts.tolist()):
-            system = try_cut(experiment.system, cut)
-            network = NetworkAhead([dataclasses.replace(experiment, system=system)], [start], [0])
-            values[cut] = tuple(map(float, cut_value(network.first_round())))
-        return min(values, key=lambda cut: values[cut])
+        # One after the other, by the program that decides the run's rounds.
+        tried = np.unique(cuts)
+        values = stack([cut_value(first_round(int(cut))) for cut in tried])
+        return int(tried[best_cut(values)])
 
     decided = hosts.on_first(decide)
     if console is not None and hosts.is_first():
         blocks = experiment.config["model"]["encoder_blocks"]
         console.print(f"the edge server holds the last {decided} of {blocks} encoder blocks")
-    return experiment.with_cut(decided)
+    return dataclasses.replace(experiment, system=experiment.system.with_cut(decided))
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
