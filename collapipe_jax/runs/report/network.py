@@ -49,6 +49,8 @@ def network_of_run(record: RunRecord) -> NetworkRounds:
     params, seed = build_system_params(ConfigDict(record.config)), seed_of(record.config, "network")
     key = system_key(seed)
     system = quick_jit(sample_system)(key, params, seed)
+    if "server_blocks" in record.constants:  # earlier versions decided none
+        system = system.with_cut(record.constants["server_blocks"])
     start, keys = network_at_start(record, system), network_keys(record, record.history["round"])
     decisions = decisions_of(record, system)
     found = quick_jit(_replay)(system, start, keys, decisions)

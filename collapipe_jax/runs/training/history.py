@@ -106,7 +106,7 @@ def metrics_line(metrics: Metrics) -> str:
 
 
 def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
-    """Budgets, limits and baselines, which the figures draw as lines."""
+    """Budgets, limits and baselines, which figures draw as lines, and where the encoder is cut."""
     problem = experiment.system.mean_problem
     return {
         "energy_budget_j": np.asarray(problem.control.energy_budget_j),
@@ -114,6 +114,7 @@ def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
         "memory_limit_bytes": np.asarray(problem.compute.memory_bytes),
         "reference_latency_s": np.asarray(problem.control.reference_latency_s),
         "baseline_score": np.asarray(experiment.task.trivial_score(), np.float32),
+        "server_blocks": np.asarray(experiment.server_blocks),
     }
 
 

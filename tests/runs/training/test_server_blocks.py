@@ -8,6 +8,7 @@ from support.leaves_close import assert_same
 
 import collapipe_jax as cp
 from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.report.network import network_of_run
 from collapipe_jax.runs.results.checkpoints import Checkpoints
 from collapipe_jax.runs.training.network_ahead import decide_cut
 from collapipe_jax.runs.training.ongoing_run import initial_run_state
@@ -29,6 +30,9 @@ def test_a_run_learns_and_leaves_the_whole_model(kept, tmp_path):
     assert np.all(run.history["segments"].sum(-1) == kept)
     assert run.summary["server_blocks"] == 3 - kept
     assert blocks_of(run.params["encoder"]) == {3}
+    replayed = network_of_run(run.record)
+    np.testing.assert_allclose(replayed.latency_s, run.history["latency_s"], rtol=1e-5)
+    np.testing.assert_array_equal(replayed.links.talks_d2e.sum(-1), 1)
     # A checkpoint has the parts, from which a run goes on.
     experiment = decide_cut(build_experiment(config))
     with Checkpoints(tmp_path, writable=False) as checkpoints:
