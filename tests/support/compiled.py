@@ -20,7 +20,7 @@ def in_numpy(function, **options):
     def call(*arguments):
         return jax.device_get(whole(*arguments))
 
-    call._cache_size, call.clear_cache = whole._cache_size, whole.clear_cache  # of `compiles`
+    call.clear_cache = whole.clear_cache  # of `compiles`
     return call
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compilations import compiles
 from support.compiled import (
     control_unit_fl,
     evaluate,
@@ -188,9 +189,9 @@ def test_a_wrong_rule_of_clients_is_an_error(key, value):
 def test_one_compilation_for_all_networks_of_a_shape():
     compiled = jax.jit(lambda problem: evaluate(problem, splitfed(problem)).latency_s)
     problems = random_problems(6, 2, 3, 4)
-    for index in range(6):
-        compiled(with_ends(pick(problems, index)))
-    assert compiled._cache_size() == 1
+    with compiles(compiled, 1):
+        for index in range(6):
+            compiled(with_ends(pick(problems, index)))
 
 
 def test_a_cut_of_half_is_the_default_and_memory_clips_a_cut():

@@ -217,7 +217,6 @@ def test_new_values_cost_no_compilation(model):
     rest = estimate_batches(experiment, 9), shares[::-1], jax.random.key(8)
     with compiles(estimate_constants, 0):
         found = estimate_constants(moved, *rest, model=experiment.task.model)
-    assert estimate_constants._cache_size() == 1
     assert all(np.isfinite(value) for value in found)
 
 

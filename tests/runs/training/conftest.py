@@ -2,6 +2,7 @@
 
 import pytest
 from support import tiny_run
+from support.compilations import compilations
 from support.tiny_runs import run
 
 from collapipe_jax.runs.config.experiment import build_experiment
@@ -20,5 +21,7 @@ def undisturbed(experiment, tmp_path_factory):
     programs = learn, network_ahead._decide_window
     for program in programs:
         program.clear_cache()
+    before = [compilations(program) for program in programs]
     record = run(experiment, workdir)
-    return workdir, record, [program._cache_size() for program in programs]
+    after = [compilations(program) for program in programs]
+    return workdir, record, [now - then for now, then in zip(after, before, strict=True)]
