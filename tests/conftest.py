@@ -77,6 +77,14 @@ def kept_programs(folder_of_workers):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks():
+    """Programs are killed in tests, but no machine loses its power."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_device():
     """Simulate on one device: each of them compiles a program of its own."""
     with pytest.MonkeyPatch.context() as changed:

@@ -26,10 +26,15 @@ EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"
 
 
 class Planned(NamedTuple):
-    """A policy's run of the program."""
+    """A policy's run of the program on a network."""
 
+    network: pathlib.Path
     out: pathlib.Path
     printed: str
+
+    def decided(self):
+        problem = read_network(self.network)
+        return problem, read_decision(self.out, problem)
 
 
 @pytest.fixture(scope="module", params=["static_pipeline", "dssra"])
@@ -39,11 +44,16 @@ def policy(request):
 
 @pytest.fixture(scope="module")
 def planned(policy, tmp_path_factory):
-    out = tmp_path_factory.mktemp(policy) / "decision.json"
+    """``dssra`` with a certificate, the static pipeline under 1F1B."""
+    folder = tmp_path_factory.mktemp(policy)
+    network, out = folder / "network.json", folder / "decision.json"
+    document = json.loads(EXAMPLE.read_text())
+    document["workload"]["schedule"] = "gpipe" if policy == "dssra" else "1f1b"
+    network.write_text(json.dumps(document))
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         certify = ["--certify"] if policy == "dssra" else []
-        plan.main([f"--instance={EXAMPLE}", f"--policy={policy}", f"--out={out}", *certify])
-    return Planned(out, printed.getvalue())
+        plan.main([f"--instance={network}", f"--policy={policy}", f"--out={out}", *certify])
+    return Planned(network, out, printed.getvalue())
 
 
 cost_of = jax.jit(evaluate)
@@ -54,8 +64,7 @@ def objective_of(problem, decision):
 
 
 def test_the_decision_is_feasible_and_told(policy, planned):
-    problem = read_network(EXAMPLE)
-    decision = read_decision(planned.out, problem)
+    problem, decision = planned.decided()
     assert is_feasible(problem, decision)
     assert json.loads(planned.out.read_text())["policy"] == policy
     for blocks in decision.segments.tolist():
@@ -64,27 +73,14 @@ def test_the_decision_is_feasible_and_told(policy, planned):
     assert printed == pytest.approx(objective_of(problem, decision), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "policy", ["static_pipeline", pytest.param("dssra", marks=pytest.mark.slow)], indirect=True
-)
-def test_a_schedule_other_than_gpipe_is_named(policy, planned, tmp_path):
-    document = json.loads(EXAMPLE.read_text())
-    document["workload"]["schedule"] = "1f1b"
-    network = tmp_path / "network.json"
-    network.write_text(json.dumps(document))
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        plan.main([f"--instance={network}", f"--policy={policy}", f"--out={tmp_path / 'd.json'}"])
-    assert "1f1b" in printed.getvalue()
-    assert "1f1b" not in planned.printed
-    decision = read_decision(tmp_path / "d.json", read_network(network))
-    assert is_feasible(read_network(network), decision)
+def test_a_schedule_other_than_gpipe_is_named(policy, planned):
+    assert ("1f1b" in planned.printed) == (policy != "dssra")
 
 
 def test_dssra_beats_the_static_pipeline(policy, planned):
-    problem = read_network(EXAMPLE)
-    found = objective_of(problem, read_decision(planned.out, problem))
+    problem, decision = planned.decided()
     equal = objective_of(problem, static_pipeline(problem, 8))
-    assert (found < 0.9 * equal) == (policy == "dssra")
+    assert (objective_of(problem, decision) < 0.9 * equal) == (policy == "dssra")
 
 
 def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):

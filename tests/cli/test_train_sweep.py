@@ -43,6 +43,7 @@ def test_every_point_is_a_run_and_an_entry_of_one_dataset(swept):
     assert float(last.test_loss) == summary["points"][3]["test_loss"]
 
 
+@pytest.mark.slow
 def test_shards_make_the_same_results(swept, tmp_path, capsys):
     for shard in ("1/2", "0/2"):
         main([*COMMON, f"--workdir={tmp_path}", f"--shard={shard}", "--at-once=1"])

@@ -5,6 +5,7 @@ Rates, passes and batches are usual for fine-tuning. Memory and budgets keep the
 energy that a static pipeline spends.
 """
 
+import functools
 import math
 import warnings
 from pathlib import Path
@@ -269,18 +270,21 @@ class _RoundEnergy(NamedTuple):
 
 def _round_energy(params: SystemParams, seeds: np.ndarray) -> _RoundEnergy:
     """The energy of the networks of some seeds at mean gains."""
-
-    def draw(seed: jax.Array) -> tuple[RoundProblem, jax.Array]:
-        problem = sample_system(system_key(seed), params, seed).mean_problem
-        once = problem.replace(radio=problem.radio.replace(retransmissions="free"))
-        return problem, evaluate(once, static_pipeline(once, _MICRO_BATCHES)).energy_j
-
-    problems, energy_j = quick_jit(jax.vmap(draw))(seeds)
+    problems, energy_j = _static_rounds(seeds, params)
     networks = (pick(problems, number) for number in range(len(seeds)))
     floor_j = max(device_budget_floor_j(problem).max() for problem in networks)
     return _RoundEnergy(
         float(energy_j[..., 0].mean()), float(energy_j[..., 1:].mean()), float(floor_j)
     )
+
+
+@quick_jit
+@functools.partial(jax.vmap, in_axes=(0, None))
+def _static_rounds(seed: jax.Array, params: SystemParams) -> tuple[RoundProblem, jax.Array]:
+    """A network at mean gains, and the energy of its nodes by the static pipeline."""
+    problem = sample_system(system_key(seed), params, seed).mean_problem
+    once = problem.replace(radio=problem.radio.replace(retransmissions="free"))
+    return problem, evaluate(once, static_pipeline(once, _MICRO_BATCHES)).energy_j
 
 
 def _rounded_up(value: float) -> float:

@@ -34,6 +34,7 @@ def test_parts_are_written_and_skipped_when_time_is_short(tmp_path, monkeypatch)
     assert "it takes about 60 s" in report["parts"]["decisions:256"]["reason"]
 
 
+@pytest.mark.slow
 def test_a_part_runs_in_a_process_of_its_own(tmp_path):
     path = tmp_path / "gpu.json"
     gpu.main([f"--out={path}", "--parts=bert:ours", "--toy", "--limit-s=300"])

@@ -161,6 +161,7 @@ def test_wrong_input_ends_with_one_message_and_leaves_nothing(more, word, tmp_pa
     assert not workdir.exists()
 
 
+@pytest.mark.slow
 def test_the_summary_is_that_of_a_direct_simulation(finished):
     settings = json.loads((finished / "config.json").read_text())
     params = build_system_params(ConfigDict(settings["config"]), np.full(2, 0.5))

@@ -108,6 +108,7 @@ def small(tmp_path, *more):
     return ["--config=configs/stability.py", f"--workdir={tmp_path / 'run'}", *sizes, *more]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
     """With a fast policy and search in place of the solver's."""
     decide = make_policy("static_pipeline", 4)

@@ -13,15 +13,24 @@ FIGURES = {
 }
 
 
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    return compared(tmp_path_factory.mktemp("eight"))
+
+
+@pytest.fixture(scope="module", params=CASES)
+def hard(request, tmp_path_factory):
+    names = ("dssra", "greedy", "random")
+    return compared(tmp_path_factory.mktemp("hard"), names=names, **CASES[request.param])
+
+
 @pytest.mark.parametrize("name", FIGURES)
-def test_eight_policies_are_readable(name, tmp_path):
-    figure = FIGURES[name](compared(tmp_path))
+def test_eight_policies_are_readable(name, eight):
+    figure = FIGURES[name](eight)
     assert_readable(figure)
     assert figure.get_figwidth() == style.DOUBLE_WIDTH_IN
 
 
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", FIGURES)
-def test_hard_comparisons_draw(name, case, tmp_path):
-    names = ("dssra", "greedy", "random")
-    assert_readable(FIGURES[name](compared(tmp_path, names=names, **CASES[case])))
+def test_hard_comparisons_draw(name, hard):
+    assert_readable(FIGURES[name](hard))

@@ -8,6 +8,7 @@ from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.learning_rounds import LearningRounds
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_its_residuals_and_is_faster(undisturbed, tmp_path, monkeypatch):
     config = tiny_run.get_config()
     config.payload.update_number_bits = 4

@@ -189,8 +189,9 @@ def with_rounds(experiment, rounds, schedule):
     ("owner", "name", "count", "saved"),
     [
         (LearningRounds, "advance", 3, 3),  # no checkpoint is due after it
-        (LearningRounds, "advance", 5, ROUNDS),  # two rounds at once
-        (train, "_status", 3, 4),  # too late for the checkpoint of this round
+        pytest.param(LearningRounds, "advance", 5, ROUNDS, marks=pytest.mark.slow),  # two at once
+        # Too late for the checkpoint of this round.
+        pytest.param(train, "_status", 3, 4, marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_lets_the_round_end_and_saves(
@@ -219,7 +220,7 @@ def test_sigterm_saves_as_an_interrupt_does_and_has_a_status_of_its_own(
     assert_same_run(experiment, tmp_path, undisturbed[0])
 
 
-@pytest.mark.parametrize("erased", [np.nan, 1.0])
+@pytest.mark.parametrize("erased", [np.nan, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_run_in_which_nobody_trained_says_so_and_exports_nothing(
     erased, tmp_path, experiment, monkeypatch
 ):
@@ -250,7 +251,8 @@ def test_an_interrupt_without_a_workdir_names_no_folder(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("limit_bytes", "file"), [(9_000, "tokenizer.json"), (10**5, "checkpoints")]
+    ("limit_bytes", "file"),
+    [pytest.param(9_000, "tokenizer.json", marks=pytest.mark.slow), (10**5, "checkpoints")],
 )
 def test_a_disk_without_room_is_named_and_nothing_is_lost(
     limit_bytes, file, experiment, undisturbed, tmp_path, capsys
@@ -270,7 +272,7 @@ def test_a_disk_without_room_is_named_and_nothing_is_lost(
     assert_same_run(experiment, workdir, undisturbed[0])
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\x00"])
+@pytest.mark.parametrize("content", [pytest.param(b"", marks=pytest.mark.slow), b"\xff\x00"])
 def test_resuming_mends_damaged_files(content, experiment, undisturbed, copied):
     for name in ("summary.json", "metrics.jsonl"):
         (copied / name).write_bytes(content)

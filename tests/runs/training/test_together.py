@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import re
 import threading
 
 import jax
@@ -20,6 +19,7 @@ from collapipe_jax.runs.training import loop as device_shares
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.runs.training.loop import round_inputs, train, train_together
 from collapipe_jax.runs.training.network_ahead import NetworkAhead, initial_network
+from collapipe_jax.runs.training.network_ahead import _decide_window as decide_window
 from collapipe_jax.runs.training.ongoing_run import OngoingRun, initial_run_state, learning_place
 
 VARIED = [
@@ -171,19 +171,11 @@ def test_threads_of_one_device_share_a_program(experiments, alone, tmp_path):
         assert files_of(tmp_path, index) == files_of(alone, index)
 
 
-def test_what_is_compiled_ahead_is_not_compiled_again(experiments, tmp_path, caplog):
-    """Last of the file: it forgets the programs of the others."""
-    jax.clear_caches()
-
-    def compiled():
-        found = re.findall(r"XLA compilation of jit\((_learn|_decide_window)\)", caplog.text)
-        caplog.clear()
-        return found
-
+def test_what_is_compiled_ahead_is_not_compiled_again(experiments, tmp_path):
     experiment, place = experiments[0], learning_place(experiments[0])
-    with OngoingRun(experiment, tmp_path, False, quiet()) as run, jax.log_compiles():
+    with OngoingRun(experiment, tmp_path, False, quiet()) as run:
         part = loop._Part([run], [experiment.learner], place, 0)
-        part.compile()
-        assert compiled() == ["_learn"]  # the other thread does not log
-        assert next(part.train(threading.Event())) == 1
-        assert compiled() == []
+        with compiles(learn, 1):
+            part.compile()
+        with compiles(learn, 0), compiles(decide_window, 0):
+            assert next(part.train(threading.Event())) == 1
