@@ -28,7 +28,7 @@ from collapipe_jax.runs.studies.montecarlo import realisation_keys
 
 CONFIG = SUPPORT / "tiny_run.py"
 ROUNDS, REALISATIONS, CHUNK = 3, 3, 2
-POLICIES = ("static_pipeline", "vanilla_fl", "splitfed")
+POLICIES = ("static_pipeline", "vanilla_fl")
 
 
 def arguments(workdir):
@@ -54,7 +54,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", ["static_pipeline", pytest.param("splitfed", marks=pytest.mark.slow)]
+    "name", ["static_pipeline", pytest.param("vanilla_fl", marks=pytest.mark.slow)]
 )
 def test_what_is_on_file_is_what_was_simulated(finished, name):
     result = load_realisations(finished, "compare")
@@ -117,10 +117,10 @@ def contents(folder):
 def test_a_run_goes_on_to_the_same_bytes(finished, tmp_path):
     again = shutil.copytree(finished, tmp_path / "again")
     (again / "summary.json").unlink()
-    for part in ("networks/000000", "splitfed/000002"):
+    for part in ("networks/000000", "vanilla_fl/000002"):
         (again / "parts" / f"{part}.json").unlink()
-    (again / "results.zarr/latency_s/c/2/1/0").write_bytes(b"half")
-    first = again / "results.zarr/latency_s/c/2/0/0"
+    (again / "results.zarr/latency_s/c/1/1/0").write_bytes(b"half")
+    first = again / "results.zarr/latency_s/c/1/0/0"
     kept = first.stat().st_mtime_ns
     run(again)
     assert first.stat().st_mtime_ns == kept
@@ -132,7 +132,7 @@ def test_shards_in_turn_end_with_the_same_bytes(finished, tmp_path, capsys):
         assert not (tmp_path / "run" / "summary.json").exists()
         run(tmp_path / "run", f"--shard={index}/3")
     told = capsys.readouterr().out
-    assert "shard 2/3 is done; other shards lack 6 parts" in told
+    assert "shard 2/3 is done; other shards lack 4 parts" in told
     assert contents(tmp_path / "run") == contents(finished)
 
 

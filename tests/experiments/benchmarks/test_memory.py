@@ -52,7 +52,7 @@ def test_totals_are_those_of_the_formula():
     [
         pytest.param("1f1b", False, None, marks=pytest.mark.slow),
         ("gpipe", True, None),
-        ("1f1b", False, ADAPTERS[0]),
+        pytest.param("1f1b", False, ADAPTERS[0], marks=pytest.mark.slow),
         pytest.param("gpipe", False, None, marks=pytest.mark.slow),
         pytest.param("1f1b", True, None, marks=pytest.mark.slow),
         pytest.param("gpipe", False, ADAPTERS[0], marks=pytest.mark.slow),

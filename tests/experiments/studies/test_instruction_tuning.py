@@ -41,6 +41,7 @@ def arguments(tmp_path_factory):
     ]
 
 
+@pytest.mark.slow
 def test_in_one_place_every_part_keeps_its_rate(arguments):
     """Adam's first step is as long as the rate, for all numbers with a gradient."""
     experiment = instruction_tuning.read_experiment([*arguments, "--config.training.rounds=1"])

@@ -94,7 +94,7 @@ def test_seeds_rates_policies_and_channels_share_one_program(batch, alone):
     assert [len(read_metrics(batch / str(index))) for index in range(3)] == [6, 6, 4]
 
 
-@pytest.mark.parametrize("call", [1, 4])
+@pytest.mark.parametrize("call", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_killed_batch_resumes_to_the_same_bytes(call, experiments, batch, tmp_path, monkeypatch):
     whole, calls = LearningRounds.advance, itertools.count(1)
 
