@@ -21,7 +21,7 @@ def test_a_signal_in_a_callback_that_ignores_exceptions_ends_the_program():
     def work():
         with terminable():
             gc.callbacks.append(send)
-            gc.collect()
+            gc.collect(0)
             time.sleep(10.0)
 
     hook = sys.unraisablehook
