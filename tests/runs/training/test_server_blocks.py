@@ -18,12 +18,28 @@ def blocks_of(stacks):
     return {leaf.shape[0] for leaf in jax.tree.leaves(stacks)}
 
 
-@pytest.mark.parametrize("kept", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_run_learns_and_leaves_the_whole_model(kept, tmp_path):
+def with_cut(kept):
+    """Clusters keep at least so many of three blocks, and a server is fast enough for all."""
     config = tiny_run.get_config()
     config.model.update({"encoder_blocks": 3, "min_cluster_blocks": kept})
-    config.training.update({"rounds": 12, "schedule": "constant", "server_average": 0.5})
     config.dynamics.availability = 1.0
+    return config
+
+
+def test_a_run_begins_with_the_cut_of_its_first_round():
+    before = build_experiment(with_cut(1))
+    decided = decide_cut(before)
+    assert (before.server_blocks, decided.server_blocks) == (0, 2)
+    assert decided.learner.server_blocks == 2
+    blocks = [one.system.mean_problem.workload.cluster_blocks for one in (before, decided)]
+    assert list(map(int, blocks)) == [3, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_run_learns_and_leaves_the_whole_model(kept, tmp_path):
+    config = with_cut(kept)
+    config.training.update({"rounds": 12, "schedule": "constant", "server_average": 0.5})
     run = cp.train(config, tmp_path, quiet=True)
     loss = run.history["train_loss"]
     assert loss[-3:].mean() < loss[:3].mean() - 0.3
