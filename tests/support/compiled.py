@@ -48,6 +48,12 @@ splitfed = jax.jit(
 )
 
 
+@functools.cache
+def compiled_policy(name, **options):
+    """A policy of the registry, compiled as a whole; the same program for the same options."""
+    return jax.jit(registry.make_policy(name, **options))
+
+
 def decide(name, problem, **options):
     """Decision of a policy of the registry."""
-    return jax.jit(registry.make_policy(name, **options))(jax.random.key(0), problem)
+    return compiled_policy(name, **options)(jax.random.key(0), problem)

@@ -10,6 +10,7 @@ from support.compiled import (
     control_unit_floor_j,
     decide,
     evaluate,
+    in_numpy,
     least_latency_s,
     replica_links,
 )
@@ -20,7 +21,13 @@ from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.cost.embedding_rows import reading, rows_read
 
-NAMES = ("vanilla_fl", "splitfed", "selected_fl", "control_unit_fl", "hierarchical_fl")
+DECIDED = ("vanilla_fl", "splitfed", "selected_fl", "control_unit_fl", "hierarchical_fl")
+DECIDED += ("static_pipeline",)
+
+
+def slow(*values):
+    """Cases of clients who send as others do."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def network_with_rows(**changes):
@@ -32,9 +39,12 @@ def whole_and_read(**changes):
     return as_problem(base_case()[0]), as_problem(network_with_rows(**changes))
 
 
-def equal_shares(name, problem):
-    """The decision of a policy, whose clients have equal shares."""
-    return decide(name, problem, shares="equal")
+def decision_of(name):
+    """Of a policy whose clients have equal shares and parts, or drawn."""
+    if name not in DECIDED:
+        return as_decision(base_case()[1])
+    problem = with_ends(as_problem(base_case()[0]))
+    return jax.device_get(decide(name, problem, shares="equal", split="even"))
 
 
 @pytest.mark.usefixtures("x64")
@@ -43,9 +53,7 @@ def test_rows_are_on_the_lines_between_points():
     samples = np.linspace(0, 120, 241)
     expected = np.interp(samples, rows.samples, rows.rows_read)
 
-    def read(rows, samples):
-        return np.asarray(jax.jit(rows_read)(rows, samples))
-
+    read = in_numpy(rows_read)
     np.testing.assert_allclose(read(rows, samples), expected, rtol=1e-12)
     # Points of a mini-batch of one sample are the same.
     rows = rows.replace(
@@ -54,13 +62,18 @@ def test_rows_are_on_the_lines_between_points():
     np.testing.assert_allclose(read(rows, np.clip(samples, 0, 2))[[0, 2, -1]], [0, 5, 8])
 
 
-@pytest.mark.parametrize("name", [*NAMES, "static_pipeline", "base_case"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("splitfed", "hierarchical_fl", "base_case"),
+        *map(slow, ("vanilla_fl", "selected_fl", "control_unit_fl", "static_pipeline")),
+    ],
+)
 @pytest.mark.usefixtures("x64")
 def test_all_rows_cost_as_whole_tables_and_their_numbers(name):
     """Each sender's upload has the numbers besides, and nothing else changes."""
     plain, same = (with_ends(each) for each in whole_and_read(**WHOLE_TABLE))
-    drawn = name == "base_case"
-    decision = as_decision(base_case()[1]) if drawn else equal_shares(name, plain)
+    decision = decision_of(name)
     before, after = evaluate(plain, decision), evaluate(same, decision)
     for part in ("latency_s", "energy_j", "objective", "cluster_latency_s", "divergence"):
         np.testing.assert_allclose(getattr(after, part), getattr(before, part), rtol=1e-12)
@@ -69,14 +82,24 @@ def test_all_rows_cost_as_whole_tables_and_their_numbers(name):
     assert np.all(more_s > 0.0)
 
 
-@pytest.mark.parametrize("broadcast", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "broadcast"),
+    [
+        ("vanilla_fl", False),
+        ("splitfed", True),
+        ("hierarchical_fl", False),
+        ("hierarchical_fl", True),
+        slow("vanilla_fl", True),
+        slow("splitfed", False),
+        *(slow(name, each) for name in ("selected_fl", "control_unit_fl") for each in (False, True)),
+    ],
+)
 @pytest.mark.usefixtures("x64")
 def test_clients_exchange_the_rows_of_their_own_samples(name, broadcast):
     network = network_with_rows()
     plain = with_ends(as_problem(network_with_rows(**WHOLE_TABLE)))
     problem = with_ends(as_problem(network))
-    decision = jax.device_get(equal_shares(name, plain)).replace(broadcast=broadcast)
+    decision = decision_of(name).replace(broadcast=broadcast)
     before, after = evaluate(plain, decision).clients, evaluate(problem, decision).clients
     links, samples = client_links(plain, decision), decision.samples
     whole = network["workload"]["embedding_param_bits"]
