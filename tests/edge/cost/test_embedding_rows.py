@@ -91,7 +91,11 @@ def test_all_rows_cost_as_whole_tables_and_their_numbers(name):
         ("hierarchical_fl", True),
         slow("vanilla_fl", True),
         slow("splitfed", False),
-        *(slow(name, each) for name in ("selected_fl", "control_unit_fl") for each in (False, True)),
+        *(
+            slow(name, each)
+            for name in ("selected_fl", "control_unit_fl")
+            for each in (False, True)
+        ),
     ],
 )
 @pytest.mark.usefixtures("x64")

@@ -28,7 +28,7 @@ from experiments.benchmarks.solver.networks import NetworkShape, sample_problems
 from experiments.double_precision import in_double
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
-NETWORKS = 120
+NETWORKS = 60
 LIGHT = SearchConfig(
     allocation_steps=(6, 6, 6, 12), candidates=3, cluster_candidates=4, cluster_steps=5
 )
@@ -70,8 +70,11 @@ def ugly(index, rng, network):
 
 def solve(problem):
     found = dssra(problem, config=LIGHT)
-    static = evaluate(problem, static_pipeline(problem, 8))
-    return found, evaluate(problem, found.decision), static, is_feasible(problem, found.decision)
+    both = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), found.decision, static_pipeline(problem, 8)
+    )
+    costs = jax.vmap(evaluate, in_axes=(None, 0))(problem, both)
+    return found, costs, is_feasible(problem, found.decision)
 
 
 def by_kind(tree):
@@ -84,7 +87,10 @@ solve_table = quick_jit(jax.vmap(jax.vmap(solve)))
 
 def solve_all(problem):
     solution = solve_table(by_kind(problem))
-    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), solution)
+    flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), solution)
+    found, costs, feasible = flat
+    own, static = (jax.tree.map(lambda leaf, at=at: leaf[:, at], costs) for at in (0, 1))
+    return found, own, static, feasible
 
 
 @pytest.fixture(scope="module")
@@ -167,26 +173,21 @@ def test_clusters_that_interfere_change_together(seed, number, segments):
 
 
 def test_small_networks_start_more_often():
-    def starts(clusters, devices, change, least=1):
-        problem = random_problems(1, clusters, devices, BLOCKS, change)
-        with jax.numpy_rank_promotion("allow"):  # batch axes come last
-            return int(number_of_starts(to_batch_last(problem), least)[0])
+    """Of four clusters of five devices some are away."""
+    sizes = [(4, 5), (3, 4), (2, 3), (4, 1), (4, 5)]
 
-    def as_it_is(index, rng, network):
-        network["compute"]["memory_bytes"][:] = 1e12
+    def there(index, rng, network):
+        clusters, devices = sizes[index]
+        network["compute"]["memory_bytes"] = np.zeros((4, 5))
+        network["compute"]["memory_bytes"][:clusters, :devices] = 1e12
+        if index == 4:  # a dead link
+            network["radio"]["d2d_gain"][0, 0, 1] = 0
 
-    def one_each(index, rng, network):
-        network["compute"]["memory_bytes"][:, 1:] = 0
-
-    def dead_link(index, rng, network):
-        as_it_is(index, rng, network)
-        network["radio"]["d2d_gain"][0, 0, 1] = 0
-
-    assert starts(4, 5, as_it_is) == starts(3, 4, as_it_is) == 1
-    assert starts(2, 3, as_it_is) == 3
-    assert starts(4, 5, as_it_is, least=2) == 2
-    assert starts(2, 3, as_it_is, least=2) == 3
-    assert starts(4, 5, one_each) == starts(4, 5, dead_link) == 5
+    problem = to_batch_last(random_problems(len(sizes), 4, 5, BLOCKS, there))
+    with jax.numpy_rank_promotion("allow"):  # batch axes come last
+        starts = quick_jit(number_of_starts)
+        assert starts(problem, 1).tolist() == [1, 1, 3, 5, 5]
+        assert starts(problem, 2).tolist()[:3] == [2, 2, 3]
 
 
 @pytest.mark.parametrize("starts", [0, 6])
@@ -203,7 +204,7 @@ def test_the_objective_is_that_of_the_decision(solved):
 
 def test_clusters_sit_out_only_when_they_must(solved):
     problem, found, cost, _, _ = solved
-    runs = np.asarray(jax.vmap(can_run)(problem))
+    runs = np.asarray(quick_jit(jax.vmap(can_run))(problem))
     np.testing.assert_array_equal(~cost.absent, runs)
     nobody = ~runs.any(axis=1)
     assert nobody.any()  # networks in which nobody can run are among them
@@ -238,33 +239,32 @@ def test_certificates_bound_what_a_partition_could_cost(solved):
     assert np.median(gap) < 0.05
 
 
-def test_one_compilation_for_hundreds_of_networks_and_all_queues(solved):
+def test_other_networks_and_queues_are_not_compiled_again(solved):
     problem = solved[0]
     rng = np.random.default_rng(1)
 
     def scaled(leaf, decades):
-        factor = 10.0 ** rng.uniform(-decades, decades, leaf.shape)
-        return leaf * jnp.asarray(factor, leaf.dtype)
+        return np.asarray(leaf) * np.float32(10.0 ** rng.uniform(-decades, decades, leaf.shape))
 
-    for _ in range(2):
-        radio, control, compute = problem.radio, problem.control, problem.compute
-        radio = radio.replace(
-            d2d_gain=scaled(radio.d2d_gain, 0.5),
-            d2e_gain=scaled(radio.d2e_gain, 0.5),
-            cross_gain=scaled(radio.cross_gain, 0.5),
+    radio, control, compute = problem.radio, problem.control, problem.compute
+    radio = radio.replace(
+        d2d_gain=scaled(radio.d2d_gain, 0.5),
+        d2e_gain=scaled(radio.d2e_gain, 0.5),
+        cross_gain=scaled(radio.cross_gain, 0.5),
+    )
+    control = control.replace(
+        v=scaled(control.v, 1),
+        energy_queue=scaled(control.energy_queue, 1),
+        divergence_queue=scaled(control.divergence_queue, 1),
+    )
+    compute = compute.replace(flops_per_s=scaled(compute.flops_per_s, 0.3))
+    with compiles(solve_table, 0):
+        found, cost, static, feasible = solve_all(
+            problem.replace(radio=radio, control=control, compute=compute)
         )
-        control = control.replace(
-            v=scaled(control.v, 1),
-            energy_queue=scaled(control.energy_queue, 1),
-            divergence_queue=scaled(control.divergence_queue, 1),
-        )
-        compute = compute.replace(flops_per_s=scaled(compute.flops_per_s, 0.3))
-        problem = problem.replace(radio=radio, control=control, compute=compute)
-        with compiles(solve_table, 0):
-            found, cost, static, feasible = solve_all(problem)
-        assert np.all(feasible)
-        assert np.all(np.isfinite(found.objective))
-        assert np.all(cost.objective <= static.objective * (1 + 1e-5))
+    assert np.all(feasible)
+    assert np.all(np.isfinite(found.objective))
+    assert np.all(cost.objective <= static.objective * (1 + 1e-5))
 
 
 @pytest.mark.slow

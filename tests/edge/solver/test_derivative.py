@@ -81,6 +81,7 @@ CASES = {
     "drift": Case(drift=True),
     "caps": Case(caps=True),
     "coupled": Case(coupled=True),
+    "coupled, caps": Case(coupled=True, caps=True),
     "coupled, above the ceiling": Case(coupled=True, efficiency_scale=0.15),
     "coupled, caps, large batch": Case(coupled=True, caps=True, batch=12),
     "coupled, caps, amplifiers": Case(batch=12, coupled=True, caps=True, amplifier_efficiency=0.35),
@@ -93,12 +94,17 @@ CASES = {
     ),
     "another temperature": Case(temperature=0.23),
 }
-SLOW = {"one cluster", "large", "above the ceiling, ergodic", "coupled, caps, large batch"}
-SLOW |= {"caps", "coupled", "drift", "coupled, above the ceiling", "coupled, caps, amplifiers"}
-SLOW |= {"ergodic", "half duplex", "reliable", "receiving", "large batch", "another temperature"}
-SLOW |= {"routes", "idle power", "coupled, caps, drift, large, ergodic"}
-"""Cases whose parts others have too."""
-assert set(RATE_LAWS) == {case.rate_law for case in CASES.values()}
+QUICK = ("mean", "above the ceiling", "below the ceiling", "amplifiers", "idle power", "receiving")
+QUICK += ("coupled, caps", "routes, half duplex, secure, coupled, caps")
+QUICK += ("reliable, ergodic, coupled, half duplex",)
+"""The first have one program, the others have every other part."""
+assert set(RATE_LAWS) == {CASES[name].rate_law for name in QUICK}
+
+
+def cases(*names):
+    """Cases as parameters; those are slow whose parts others have too."""
+    slow = pytest.mark.slow
+    return [name if name in QUICK else pytest.param(name, marks=slow) for name in names]
 
 
 def draw(case, seed=0):
@@ -225,9 +231,7 @@ def draw_all(case, seed=0):
     return (problem, decision, logs, weights, coupling), terms, fixed
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]
-)
+@pytest.mark.parametrize("name", cases(*CASES))
 def test_the_slope_is_that_of_automatic_differentiation(name):
     case = CASES[name]
     arguments, _, fixed = draw_all(case)
@@ -248,7 +252,7 @@ def test_the_slope_is_that_of_automatic_differentiation(name):
         assert np.all(np.asarray(got)[~np.asarray(used)] == 0)
 
 
-@pytest.mark.parametrize("name", ["above the ceiling", "below the ceiling", "caps", "coupled"])
+@pytest.mark.parametrize("name", ["above the ceiling", "below the ceiling", "coupled, caps"])
 def test_the_drawn_cases_are_what_their_names_say(name):
     case = CASES[name]
     arguments, terms, fixed = draw_all(case)
@@ -262,16 +266,16 @@ def test_the_drawn_cases_are_what_their_names_say(name):
         assert above > 0.5
     if name == "below the ceiling":
         assert above == 0
-    if name == "caps":
+    if case.caps:
         exceeded = (air_energy_j(fixed, terms.message_j) > fixed.caps.room_j)[active]
         assert 0.1 < np.mean(exceeded) < 0.95
-    if name == "coupled":
+    if case.coupled:
         latency_s, round_s = terms.cluster_latency_s, arguments[-1].round_s
         assert 0.1 < np.mean(latency_s > round_s) < 0.9
 
 
 def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
-    case = CASES["coupled"]
+    case = CASES["coupled, caps"]
     arguments, *_ = draw_all(case)
     problem, decision, logs, weights, coupling = arguments
     here = both_slopes(objective_of(case), *arguments)[0]
@@ -284,13 +288,10 @@ def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("mean", "above the ceiling", "caps", "coupled"),
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("half duplex", "reliable", "receiving")
-        ),
-    ],
+    cases(
+        *("mean", "above the ceiling", "coupled, caps", "caps", "coupled"),
+        *("half duplex", "reliable", "receiving"),
+    ),
 )
 def test_the_curvature_is_of_the_size_of_the_second_derivative(name):
     """A preconditioner and no bound: mostly within a factor of 2.5, never far too small."""
