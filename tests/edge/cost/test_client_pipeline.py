@@ -1,5 +1,6 @@
 """Micro-batches of clients of split models, docs/system-model.md, section 19."""
 
+import functools
 import itertools
 
 import jax
@@ -7,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.client_pipeline import last_event_s
-from support.compiled import evaluate, violations
-from support.compiled import splitfed as decide
+from support.compiled import evaluate, splitfed, violations
 from support.random_problems import pick, plain_problems, random_problems, with_ends
 
 from collapipe_jax.edge.cost.decision import ClientDecision
+
+EQUAL = {"shares": "equal", "split": "even"}
+"""Options with which a policy compiles in a moment."""
 
 
 def step_s(stages_s, count):
@@ -91,14 +94,18 @@ def with_choices(problem, choices):
     return problem.replace(workload=workload)
 
 
-def test_the_best_pair_is_the_fastest_of_all():
+@pytest.mark.parametrize("options", [EQUAL, pytest.param({}, marks=pytest.mark.slow)])
+def test_the_best_pair_is_the_fastest_of_all(options):
     problems = plain_problems(2, 2, 3, 4)
+    decide = functools.partial(splitfed, **options)
     for index in range(2):
         problem = jax.device_get(with_ends(pick(problems, index)))
         choices = problem.workload.micro_batch_choices
         latencies_s = [
             # The best of one number many times is this number, whatever it is, by one program.
-            evaluate(problem, decide(with_choices(problem, 0 * choices + m), str(cut))).latency_s
+            evaluate(
+                problem, decide(with_choices(problem, 0 * choices + m), cut=str(cut))
+            ).latency_s
             for cut in range(5)
             for m in choices
         ]
@@ -112,12 +119,12 @@ def test_a_cut_without_room_at_the_server_is_not_chosen():
     problem = problem.replace(
         compute=problem.compute.replace(es_flops_per_s=1e3 * problem.compute.es_flops_per_s)
     )
-    free = decide(problem, cut="best", client_micro_batches=1)
+    free = splitfed(problem, cut="best", client_micro_batches=1, **EQUAL)
     needed = evaluate(problem, free).server_memory_bytes
     tight = problem.replace(compute=problem.compute.replace(es_memory_bytes=0.8 * needed))
     assert int(free.client_blocks) == 0
     assert violations(tight, free)["server_memory"]
-    found = decide(tight, cut="best", client_micro_batches=1)
+    found = splitfed(tight, cut="best", client_micro_batches=1, **EQUAL)
     assert int(found.client_blocks) > 0
     assert not violations(tight, found)["server_memory"]
     assert not violations(problem, free)["server_memory"]  # 0 is no limit

@@ -1,5 +1,7 @@
 """Reliable links: blocks are repeated until they arrive, at their time and energy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,11 +53,19 @@ def test_nothing_is_lost_and_every_time_grows(problem):
         assert np.all(part > before)
 
 
-@pytest.mark.parametrize("name", ["static_pipeline", "vanilla_fl", "splitfed", "hierarchical_fl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("static_pipeline", "splitfed", "hierarchical_fl"),
+        pytest.param("vanilla_fl", marks=pytest.mark.slow),
+    ],
+)
 def test_without_a_threshold_one_attempt_is_enough(problem, name):
     problem = with_ends(problem)
-    perfect = problem.replace(radio=problem.radio.replace(outage_threshold=jnp.zeros(())))
-    decision = decide(name, problem, shares="equal")
+    perfect = problem.replace(
+        radio=problem.radio.replace(outage_threshold=np.zeros((), np.float32))
+    )
+    decision = decide(name, problem, shares="equal", split="even")
     jax.tree.map(
         np.testing.assert_array_equal,
         evaluate(perfect, decision),
@@ -164,11 +174,13 @@ def test_dssra_finds_what_the_exhaustive_search_finds():
     assert_as_good_as_exhaustive(made_reliable)
 
 
-@pytest.mark.parametrize("policy", [vanilla_fl, splitfed])
+@pytest.mark.parametrize(
+    "policy", [vanilla_fl, functools.partial(splitfed, client_micro_batches=1)]
+)
 def test_shares_of_clients_are_min_max_shares(policy):
     """No random shares are faster, and those of weak clients end where they are fastest."""
     problem = made_reliable(with_ends(pick(random_problems(1, 2, 3, 5), 0)), 8.0)
-    decision = policy(problem)
+    decision = policy(problem, split="even")
     latency_s = jax.jit(
         jax.vmap(lambda share: client_latency_s(problem, decision.replace(d2e_share=share)))
     )

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import decide, is_feasible, splitfed, violations
 from support.pipeline_policies import PIPELINE_POLICIES
 from support.random_problems import pick, plain_problems, with_ends
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.edge.cost.feasibility import is_feasible, violations
-from collapipe_jax.edge.policies.client_policies import splitfed
+from collapipe_jax.edge.cost import feasibility
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.exhaustive import exhaustive
 
@@ -32,17 +32,17 @@ def problems():
 def test_no_device_takes_more_and_every_cluster_runs(name):
     @quick_jit
     @functools.partial(jax.vmap, in_axes=(0, 0, None))
-    def decide(key, problem, capacity):
+    def with_limit(key, problem, capacity):
         problem = limited(problem, capacity)
         decision = make_policy(name)(key, problem)
-        return decision.segments, is_feasible(problem, decision)
+        return decision.segments, feasibility.is_feasible(problem, decision)
 
     keys = jax.random.split(jax.random.key(0), NETWORKS)
-    tight, feasible = decide(keys, problems(), jnp.int32(CAPACITY))
+    tight, feasible = with_limit(keys, problems(), jnp.int32(CAPACITY))
     assert np.all(feasible)
     assert np.all(tight.sum(2) == BLOCKS)
     assert np.max(tight) == CAPACITY
-    free, _ = decide(keys, problems(), jnp.int32(BLOCKS))
+    free, _ = with_limit(keys, problems(), jnp.int32(BLOCKS))
     same, _ = quick_jit(jax.vmap(unlimited(name)))(keys, problems())
     np.testing.assert_array_equal(free, same)
 
@@ -57,17 +57,17 @@ def unlimited(name):
 
 def test_a_larger_segment_is_wrong():
     problem = pick(problems(), 0)
-    decision = make_policy("static_pipeline")(jax.random.key(0), problem)
-    decision = decision.replace(segments=jnp.array([[3, 1, 1], [2, 2, 1]]))
+    decision = decide("static_pipeline", problem)
+    decision = decision.replace(segments=np.array([[3, 1, 1], [2, 2, 1]], np.int32))
     assert is_feasible(problem, decision)
-    broken = violations(limited(problem, CAPACITY), decision)
+    broken = violations(limited(problem, np.int32(CAPACITY)), decision)
     assert [name for name, is_broken in broken.items() if is_broken] == ["segments"]
 
 
 @pytest.mark.slow
 def test_the_best_of_all_partitions_is_worse_under_a_limit():
     problem = pick(problems(), 0)
-    decision = make_policy("static_pipeline")(jax.random.key(0), problem)
+    decision = decide("static_pipeline", problem)
     found = [exhaustive(limited(problem, size), decision).objective for size in (5, 3, 2)]
     assert found[0] == exhaustive(problem, decision).objective
     assert found == sorted(found)
@@ -75,6 +75,7 @@ def test_the_best_of_all_partitions_is_worse_under_a_limit():
 
 def test_a_cut_of_clients_is_not_limited():
     problem = with_ends(pick(problems(), 0))
-    cut = splitfed(limited(problem, 1), cut="4")
-    assert np.all(cut.client_blocks == splitfed(problem, cut="4").client_blocks)
-    assert np.all(cut.client_blocks == 4)
+    limits = problem, limited(problem, np.int32(1))
+    options = {"client_micro_batches": 1, "shares": "equal", "split": "even"}
+    free, cut = (splitfed(each, cut="4", **options) for each in limits)
+    assert int(cut.client_blocks) == int(free.client_blocks) == 4
