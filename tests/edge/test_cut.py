@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support.compilations import compiles
 from support.tiny_system import tiny_params
 
@@ -28,6 +29,18 @@ def at_cut(key, params, cut):
     start = reset(key, params)
     whole = simulate(start._replace(system=start.system.with_cut(cut)), policy, ROUNDS)
     return cut_value(jax.tree.map(lambda leaf: leaf[0], whole)), whole
+
+
+def same_cut(params, cut):
+    """Value of a cut, and the horizon of whom only this one is offered."""
+    whole = decided(keys(), params, np.full(len(CUTS), cut))
+    return first_value(whole), whole
+
+
+@jax.jit
+@jax.vmap
+def first_value(whole):
+    return cut_value(jax.tree.map(lambda leaf: leaf[0], whole))
 
 
 def params_of(es_flops_per_s=1e12, es_memory_bytes=0.0, memory_share=0.005):
@@ -61,7 +74,7 @@ def test_the_horizon_has_the_best_cut_of_its_first_round_whatever_the_network():
         for devices, bests in CASES.values():
             params = params_of(**devices)
             found = decided(keys(), params, CUTS)
-            values, wholes = zip(*(at_cut(keys(), params, cut) for cut in CUTS), strict=True)
+            values, wholes = zip(*(same_cut(params, cut) for cut in CUTS), strict=True)
             absent, objective = np.array(values).transpose(1, 2, 0).astype(np.float64)
             # Fewest absent clusters, then the least objective, then the fewest blocks.
             best = np.lexsort((np.broadcast_to(CUTS, absent.shape), objective, absent))[:, 0]
@@ -70,6 +83,15 @@ def test_the_horizon_has_the_best_cut_of_its_first_round_whatever_the_network():
             )
             jax.tree.map(np.testing.assert_array_equal, found, expected)
             assert set(best.tolist()) == bests
+
+
+@pytest.mark.slow
+def test_the_horizon_of_one_cut_is_that_of_a_network_with_it():
+    for devices, _ in CASES.values():
+        params = params_of(**devices)
+        for cut in CUTS:
+            found, expected = same_cut(params, cut), at_cut(keys(), params, cut)
+            jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_all_devices_are_there_where_a_cut_is_tried():

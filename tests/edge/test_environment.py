@@ -13,7 +13,6 @@ from collapipe_jax.edge.environment import (
     observe,
     reset,
     simulate,
-    simulate_round,
     step,
 )
 from collapipe_jax.edge.policies.registry import make_policy
@@ -22,9 +21,15 @@ from collapipe_jax.edge.system import sample_system
 ROUNDS, REALISATIONS = 9, 5
 policy = make_policy("static_pipeline", 4)
 draw, start_of, problem_of = jax.jit(sample_system), jax.jit(initial_state), jax.jit(observe)
-one_round = jax.jit(
-    lambda key, system, state: simulate_round(Environment(system, state, key), policy)
-)
+carry_out, decide = jax.jit(step), jax.jit(policy)
+
+
+def one_round(key, system, state):
+    """A round by the programs of :func:`step` and all that it needs."""
+    environment = Environment(system, state, key)
+    decision = decide(key, problem_of(environment))
+    environment, happened = carry_out(key, environment, decision)
+    return environment.state, happened
 
 
 @jax.jit
@@ -201,12 +206,13 @@ def test_this_rounds_gains_are_mean_gains_times_fading():
 
 def test_reset_observe_and_step_are_the_rounds_of_simulate():
     """A loop of one's own, with one's own keys, meets what ``simulate`` does with these keys."""
-    start = jax.jit(reset)(jax.random.key(7), tiny_params(availability=0.6))
-    expected = jax.jit(lambda start: simulate(start, policy, 4))(start)
-    keys = jax.random.split(start.key, 4)
-    environment, carry_out = start._replace(key=keys[0]), jax.jit(step)
-    for index, following in enumerate([*keys[1:], keys[0]]):
-        decision = jax.jit(policy)(jax.random.key(0), problem_of(environment))
+    params = tiny_params(availability=0.6)
+    expected = jax.tree.map(lambda leaf: np.asarray(leaf)[0], run(keys(7), params))
+    start = jax.jit(reset)(keys(7)[0], params)
+    round_keys = jax.random.split(start.key, ROUNDS)
+    environment = start._replace(key=round_keys[0])
+    for index, following in enumerate(round_keys[1:5]):
+        decision = decide(jax.random.key(0), problem_of(environment))
         environment, record = carry_out(following, environment, decision)
         for name in ("energy_j", "latency_s"):
             wanted = getattr(expected.cost, name)[index]

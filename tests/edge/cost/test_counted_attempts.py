@@ -25,8 +25,9 @@ def with_law(problem, law):
     "name", ["static_pipeline", "splitfed", pytest.param("dssra", marks=pytest.mark.slow)]
 )
 def test_decisions_are_those_without_attempts_and_costs_have_them(problem, name):
-    decision = decide(name, problem)
-    counted = decide(name, with_law(problem, "counted"))
+    options = {"shares": "equal", "split": "even", "client_micro_batches": 1}
+    decision = decide(name, problem, **options)
+    counted = decide(name, with_law(problem, "counted"), **options)
     jax.tree.map(np.testing.assert_array_equal, decision, counted)
     free = evaluate(problem, decision)
     counted = evaluate(with_law(problem, "counted"), decision)

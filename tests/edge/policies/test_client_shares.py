@@ -22,7 +22,8 @@ from collapipe_jax.edge.policies.client_shares import (
     reliable_shares,
 )
 
-POLICIES = [vanilla_fl, splitfed, control_unit_fl, hierarchical_fl]
+POLICIES = [vanilla_fl, functools.partial(splitfed, client_micro_batches=1), hierarchical_fl]
+POLICIES += [pytest.param(policy, marks=pytest.mark.slow) for policy in (splitfed, control_unit_fl)]
 
 
 def test_shares_are_those_of_a_root_finder(x64):
@@ -43,13 +44,12 @@ def test_shares_are_those_of_a_root_finder(x64):
 @functools.partial(jax.jit, static_argnums=0)
 def decided(policy, problem):
     """A decision, ends of its senders, limits of shares, and latencies beside equal shares."""
-    decision = policy(problem)
+    decision = policy(problem, split="even")
     end_s, used = client_latency_s(problem, decision), sends(decision)
     if not decision.whole_model:
         return decision, end_s, used, reliable_shares(problem, decision), None
-    latency_s = [
-        evaluate(problem, d).latency_s for d in (decision, policy(problem, shares="equal"))
-    ]
+    equal = policy(problem, split="even", shares="equal")
+    latency_s = [evaluate(problem, each).latency_s for each in (decision, equal)]
     return decision, end_s, used, jnp.ones_like(decision.d2e_share), latency_s
 
 
@@ -74,11 +74,12 @@ def test_all_senders_of_a_round_end_together(policy):
 
 def test_alike_clients_share_equally_and_a_dead_link_leaves_equal_shares():
     used = jnp.array([[True, True, False], [True, True, True]])
-    alike = min_max_shares(lambda share: 1.0 + 1.0 / share, used)
+    share_of = functools.partial(jax.jit, static_argnums=0)(min_max_shares)
+    alike = share_of(lambda share: 1.0 + 1.0 / share, used)
     np.testing.assert_allclose(alike, equal_shares(used), rtol=1e-5)
-    dead = min_max_shares(lambda share: jnp.full_like(share, jnp.inf).at[0, 0].set(1.0), used)
+    dead = share_of(lambda share: jnp.full_like(share, jnp.inf).at[0, 0].set(1.0), used)
     np.testing.assert_array_equal(dead, equal_shares(used))
-    nobody = min_max_shares(lambda share: 1.0 / share, jnp.zeros_like(used))
+    nobody = share_of(lambda share: 1.0 / share, jnp.zeros_like(used))
     assert np.all(nobody == 0.0)
 
 

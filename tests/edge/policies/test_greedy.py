@@ -116,7 +116,7 @@ def test_feasible_and_finite_everywhere(solved):
     assert not np.any(broken)
     for leaf in jax.tree.leaves(solution):
         assert np.all(np.isfinite(leaf))
-    runs = np.asarray(jax.vmap(can_run)(problem))
+    runs = np.asarray(quick_jit(jax.vmap(can_run))(problem))
     np.testing.assert_array_equal(~cost.absent, runs)
     np.testing.assert_array_equal(solution.status == NO_CLUSTER, ~runs.any(axis=1))
     assert set(runs.sum(axis=1)) == {0, 1, 2}
@@ -193,14 +193,14 @@ def test_queues_of_energy_change_nothing_and_nothing_is_compiled_again(solved):
 
 
 def test_slopes_under_caps_are_those_of_the_smooth_objective():
-    problem = plain_problems(4, CLUSTERS, 2, BLOCKS)
+    problem = plain_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS)
     static = decide_static(problem)
     spent_j = evaluate_all(problem, static).energy_j
     problem = to_batch_last(with_control(problem, energy_budget_j=0.95 * spent_j))
     static = to_batch_last(static)
 
     @quick_jit
-    def slopes():
+    def slopes(problem, static):
         fixed = fix_capped_partition(problem, *decision_partition(static))
         own = candidate_of(fixed, static)
 
@@ -211,7 +211,7 @@ def test_slopes_under_caps_are_those_of_the_smooth_objective():
         return at(own.logs, fixed), at(own.logs, fixed.replace(caps=None)), wanted
 
     with jax.numpy_rank_promotion("allow"):
-        found, free, wanted = slopes()
+        found, free, wanted = slopes(problem, static)
     for ours, slope in zip(found.slope, wanted, strict=True):
         np.testing.assert_allclose(ours, slope, rtol=2e-3, atol=2e-4 * np.abs(slope).max())
     paid = np.abs(found.slope.d2d_power - free.slope.d2d_power)
@@ -219,12 +219,16 @@ def test_slopes_under_caps_are_those_of_the_smooth_objective():
     assert np.all(found.objective > free.objective)
 
 
-def test_budgets_are_raised_by_the_least_factor_that_pays_for_the_blocks():
-    @quick_jit
-    def relax(problem):
-        with jax.numpy_rank_promotion("allow"):
-            return relax_infeasible_budgets(problem)
+@quick_jit
+def relax(problem):
+    with jax.numpy_rank_promotion("allow"):
+        return relax_infeasible_budgets(problem)
 
+
+usable = quick_jit(jax.vmap(lambda problem: usable_blocks(problem, 12), -1, -1))
+
+
+def test_budgets_are_raised_by_the_least_factor_that_pays_for_the_blocks():
     problem = to_batch_last(plain_problems(16, CLUSTERS, DEVICES, BLOCKS))
     for factor, raised in ((1e6, False), (1e-3, True)):
         budget_j = factor * problem.control.energy_budget_j
@@ -232,8 +236,7 @@ def test_budgets_are_raised_by_the_least_factor_that_pays_for_the_blocks():
         level = relaxed.control.energy_budget_j / budget_j
         assert np.all(level > 1.001) if raised else np.all(level == 1.0)
         np.testing.assert_allclose(level, level[:, :1] * np.ones_like(level), rtol=1e-5)
-        blocks = jax.vmap(lambda one: usable_blocks(one, 12), -1, -1)(relaxed).sum(axis=1)
-        assert np.all(blocks >= BLOCKS)
+        assert np.all(np.sum(usable(relaxed), axis=1) >= BLOCKS)
         less = with_control(problem, energy_budget_j=0.99 * relaxed.control.energy_budget_j)
         raised_again = relax(less).control.energy_budget_j
         if raised:
@@ -246,12 +249,10 @@ def test_budgets_are_raised_by_the_least_factor_that_pays_for_the_blocks():
 
 def test_a_device_is_no_receiver_of_its_own():
     """Its gain to itself, of a link that there is not, changes no budget and no memory."""
-    problem = to_batch_last(plain_problems(4, CLUSTERS, DEVICES, BLOCKS))
+    problem = to_batch_last(plain_problems(16, CLUSTERS, DEVICES, BLOCKS))
     problem = with_control(problem, energy_budget_j=1e-3 * problem.control.energy_budget_j)
-    own, gain = jnp.arange(DEVICES + 1), problem.radio.d2d_gain
-    near = problem.replace(radio=problem.radio.replace(d2d_gain=gain.at[:, own, own].set(1.0)))
-    relax = quick_jit(relax_infeasible_budgets)
-    with jax.numpy_rank_promotion("allow"):
-        far, close = relax(problem), relax(near)
+    own, gain = np.arange(DEVICES + 1), np.array(problem.radio.d2d_gain)
+    gain[:, own, own] = 1.0
+    far, close = relax(problem), relax(problem.replace(radio=problem.radio.replace(d2d_gain=gain)))
     np.testing.assert_array_equal(close.control.energy_budget_j, far.control.energy_budget_j)
     np.testing.assert_array_equal(close.compute.memory_bytes, far.compute.memory_bytes)

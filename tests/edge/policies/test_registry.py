@@ -14,8 +14,8 @@ CLIENT_POLICIES = [name for name, entry in POLICIES.items() if entry.by_clients]
 
 
 def decided(name):
-    """Shapes of a decision; nothing is compiled."""
-    policy = make_policy(name, 3)
+    """Shapes of a decision, of clients with equal shares and parts; nothing is compiled."""
+    policy = make_policy(name, 3, shares="equal", split="even")
     assert list(inspect.signature(policy).parameters) == ["key", "problem"]
     problem = with_ends(pick(random_problems(1, 3, 4, 7), 0))
     return jax.eval_shape(policy, jax.random.key(0), problem)
@@ -74,9 +74,14 @@ def test_every_client_policy_has_one_signature(name):
 
 def test_the_number_of_micro_batches_reaches_the_static_pipeline():
     problem = pick(random_problems(1, 3, 4, 7), 0)
-    for count in (2, 12):
-        decision = make_policy("static_pipeline", count)(jax.random.key(0), problem)
-        assert decision.micro_batches.tolist() == [count] * 3
+    counts = (2, 12)
+
+    @jax.jit
+    def decided(problem):
+        policies = [make_policy("static_pipeline", count) for count in counts]
+        return [policy(jax.random.key(0), problem).micro_batches for policy in policies]
+
+    assert [found.tolist() for found in decided(problem)] == [[count] * 3 for count in counts]
 
 
 def test_an_unknown_policy_is_named_with_the_known_ones():

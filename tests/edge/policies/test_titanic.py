@@ -132,7 +132,11 @@ def test_affinities_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "partitions"), [pytest.param(3, 3, marks=pytest.mark.slow), (1, 3), (1, 2), (3, 1)]
+    ("wanted", "partitions"),
+    [
+        *((1, 3), (3, 1)),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((3, 3), (1, 2))),
+    ],
 )
 def test_the_best_of_all_placements(wanted, partitions):
     """Wanted and finest micro-batches, more partitions, and the static pipeline: all occur."""
@@ -165,7 +169,7 @@ def test_feasible_on_every_network():
 
 
 def test_equal_shares_and_full_power():
-    problem = plain_problems(4, CLUSTERS, DEVICES, BLOCKS)
+    problem = plain_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS)
     decision = decide(problem, 3, 3)
     assert np.all(feasible(problem, decision))
     active = np.asarray(decision.segments) > 0
@@ -185,8 +189,8 @@ def test_equal_shares_and_full_power():
     [(1, [1, 2, 6, 12], 1), (1, [6, 12, 2, 3], 2), (9, [2, 4, 8, 24], 8), (99, [2, 3, 24, 6], 24)],
 )
 def test_the_nearest_allowed_number_of_micro_batches(wanted, choices, taken):
-    problem = plain_problems(4, CLUSTERS, DEVICES, BLOCKS)
-    choices = jnp.tile(jnp.array(choices), (4, 1))
+    problem = plain_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS)
+    choices = np.tile(np.array(choices, np.int32), (NETWORKS, 1))
     problem = problem.replace(workload=problem.workload.replace(micro_batch_choices=choices))
     assert np.all(np.asarray(decide(problem, wanted, 3).micro_batches) == taken)
 
@@ -220,7 +224,7 @@ def with_room(blocks_of_device, working=0.0):
         work["block_working_bytes"] = working * block_bytes(work)
         network["compute"]["memory_bytes"][:] = block_bytes(work) * np.array(blocks_of_device)
 
-    return random_problems(4, CLUSTERS, DEVICES, BLOCKS, change)
+    return random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, change)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +258,7 @@ def test_the_finest_micro_batches_before_more_partitions():
 
 
 def test_a_dead_link_is_avoided_if_it_can_be():
-    problem = plain_problems(4, CLUSTERS, DEVICES, BLOCKS)
+    problem = plain_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS)
     gain = problem.radio.d2d_gain
     dead = gain.at[:, :, 2, 0].set(0).at[:, 0, 0, 4].set(0)
     problem = problem.replace(radio=problem.radio.replace(d2d_gain=dead))
@@ -274,9 +278,9 @@ def test_where_to_place_is_worth_something():
         network["radio"]["d2d_gain"][:, 1 + index % DEVICES] *= 100
         network["radio"]["d2d_gain"][:, :, 1 + index % DEVICES] *= 100
 
-    problem = random_problems(4, CLUSTERS, DEVICES, BLOCKS, one_is_better)
+    problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, one_is_better)
     segments = np.asarray(decide(problem, 3, 3).segments)
-    for index in range(4):
+    for index in range(NETWORKS):
         assert np.all(segments[index, :, index % DEVICES] == 3)
 
 
@@ -285,8 +289,9 @@ def test_no_partition_is_an_error():
         decide(plain_problems(1, 1, 2, BLOCKS), 3, 0)
 
 
-def test_one_compilation():
-    with compiles(decide, 1):
+def test_other_networks_and_numbers_are_not_compiled_again():
+    decide(plain_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS), 3, 3)
+    with compiles(_decide, 0):
         for seed, wanted in ((5, 1), (6, 3), (7, 12)):
-            problem = random_problems(10, 2, DEVICES, BLOCKS, scarce, seed)
+            problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, scarce, seed)
             assert np.all(feasible(problem, decide(problem, wanted, 3)))

@@ -45,8 +45,12 @@ def test_the_best_combinations_are_those_of_all(clusters):
     fixed = SimpleNamespace(costs=costs, chain=chain)
     refined = SimpleNamespace(cluster_latency_s=jnp.asarray(latency_s), objective=jnp.asarray(own))
     are_own = np.broadcast_to(np.arange(kept)[:, None] == kept - 1, own.shape) | ~runs
-    choices = joint_search._best_choices(fixed, coupling, refined, jnp.asarray(are_own), count)
-    found = np.asarray(choices)
+
+    @quick_jit
+    def choices():
+        return joint_search._best_choices(fixed, coupling, refined, jnp.asarray(are_own), count)
+
+    found = np.asarray(choices())
     assert found.shape == (clusters, count, batch)
     for case in range(batch):
 
