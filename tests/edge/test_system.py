@@ -15,10 +15,17 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.system import sample_system
 
 
+@jax.jit
+def draw(params):
+    """Sixteen systems, and the floor of the budget of their control units."""
+    keys = jax.random.split(jax.random.key(0), 16)
+    systems = jax.vmap(sample_system, in_axes=(0, None))(keys, params)
+    return systems, jax.vmap(control_unit_floor_j)(systems.mean_problem)
+
+
 @pytest.fixture(scope="module")
 def systems():
-    draw = jax.jit(jax.vmap(sample_system, in_axes=(0, None)))
-    return draw(jax.random.split(jax.random.key(0), 16), tiny_params())
+    return draw(tiny_params())[0]
 
 
 def test_gains_are_reciprocal_and_of_one_network(systems):
@@ -66,13 +73,11 @@ def test_another_key_draws_another_network(systems):
 
 def test_a_control_unit_gets_a_margin_over_its_floor():
     params = tiny_params()
-    control = params.control.replace(
-        control_unit_margin=jnp.asarray(2.0), control_unit_budget_j=jnp.asarray(1e-6)
-    )
-    params = params.replace(control=control)
-    problem = jax.jit(sample_system)(jax.random.key(3), params).mean_problem
-    floor_j = control_unit_floor_j(problem)
-    np.testing.assert_allclose(problem.control.energy_budget_j[:, 0], 2.0 * floor_j, rtol=1e-6)
+    changed = {"control_unit_margin": 2.0, "control_unit_budget_j": 1e-6}
+    changed = {name: jax.device_put(np.float32(value)) for name, value in changed.items()}
+    systems, floor_j = draw(params.replace(control=params.control.replace(**changed)))
+    budget_j = np.asarray(systems.mean_problem.control.energy_budget_j)[..., 0]
+    np.testing.assert_allclose(budget_j, 2.0 * np.asarray(floor_j), rtol=1e-6)
     assert np.all(np.asarray(floor_j) > 1e-6)
 
 

@@ -8,7 +8,8 @@ from scipy.optimize import minimize
 from support.random_problems import pick
 from support.tiny_system import tiny_params
 
-from collapipe_jax.edge.control.queues import _floors, backlog_lower_bound, control_unit_floor_j
+from collapipe_jax.edge.control import queues
+from collapipe_jax.edge.control.queues import backlog_lower_bound, control_unit_floor_j
 from collapipe_jax.edge.cost.convergence import excess_inverse_survival
 from collapipe_jax.edge.environment import observed_problems, reset, simulate
 from collapipe_jax.edge.network.channel import spectral_efficiency, transport_block_hazard
@@ -16,6 +17,14 @@ from collapipe_jax.edge.policies.registry import make_policy
 
 ROUNDS, NETWORKS = 12, 6
 POLICY = make_policy("static_pipeline", 8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def floors_in_one_program():
+    """Single operations would compile for longer."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(queues, "_floors", jax.jit(queues._floors))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +47,14 @@ def channels(params):
     return observe(keys)
 
 
+def alone(path):
+    """One network as a batch."""
+    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[None]), path)
+
+
 def bound_of(path, limit):
     """Of one network, ``[N]``."""
-    return backlog_lower_bound(jax.tree.map(lambda leaf: leaf[None], path), limit)[0]
+    return backlog_lower_bound(alone(path), limit)[0]
 
 
 def queue_of(spent):
@@ -92,9 +106,11 @@ def test_no_policy_ends_below_it(params, channels):
 def test_it_is_near_the_least_that_uplinks_can_reach(channels):
     """SINRs of all rounds by an outside solver, on the cluster with the largest backlog."""
     path = pick(channels, np.argmax(backlog_lower_bound(channels, 2.0).max(axis=1)))
-    limit, alone = 1.3, jax.tree.map(lambda leaf: leaf[None], path)
+    limit = 1.3
     cluster = int(np.argmax(bound_of(path, limit)))
-    uplink, rest, loss_weight, loss_free = (np.asarray(pick(x, 0), float) for x in _floors(alone))
+    uplink, rest, loss_weight, loss_free = (
+        np.asarray(x[0], float) for x in queues._floors(alone(path))
+    )
     uplink, rest, loss_weight = uplink[:, cluster], rest[:, cluster], loss_weight[:, cluster]
     first = jax.device_get(pick(path, 0))
     work, radio = first.workload, first.radio

@@ -6,23 +6,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import compiled
 from support.client_pipeline import last_event_s
-from support.compiled import (
-    control_unit_fl,
-    evaluate,
-    hierarchical_fl,
-    replica_links,
-    splitfed,
-    vanilla_fl,
-)
+from support.compiled import evaluate, in_numpy, replica_links
 from support.random_networks import random_network
 from support.random_problems import ENDS, pick, random_problems, with_ends
 from support.reference_links import hazard, spectral_efficiency
 from support.structs import as_problem
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.client_round import client_model_bits
+from collapipe_jax.edge.cost import client_round
 from collapipe_jax.edge.cost.decision import ClientDecision
+
+client_model_bits = in_numpy(client_round.client_model_bits)
+
+
+def _simple(policy, **options):
+    """The policy with equal shares and parts, in NumPy: it compiles in a moment."""
+
+    def decide(problem, **others):
+        found = policy(problem, shares="equal", split="even", **options, **others)
+        return jax.tree.map(np.array, found)
+
+    return decide
+
+
+vanilla_fl, control_unit_fl = _simple(compiled.vanilla_fl), _simple(compiled.control_unit_fl)
+hierarchical_fl = _simple(compiled.hierarchical_fl)
+splitfed = _simple(compiled.splitfed, client_micro_batches=1)
 
 
 def reference(network, samples, client_blocks, share, power_w, whole_model, micro_batches=1):
@@ -193,7 +204,8 @@ def test_cost_is_that_of_the_formulas(x64, seed, whole_model, micro_batches):
 def test_a_client_without_power_breaks_its_cluster_alone(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = vanilla_fl(problem)
-    cost = evaluate(problem, decision.replace(d2e_power_w=decision.d2e_power_w.at[1, 2].set(0.0)))
+    decision.d2e_power_w[1, 2] = 0.0
+    cost = evaluate(problem, decision)
     assert np.isfinite(cost.cluster_latency_s).tolist() == [True, False]
     assert np.all(np.isfinite(cost.energy_j[0]))
     assert np.all(np.isinf(cost.energy_j[1]))
@@ -204,7 +216,8 @@ def test_a_client_without_power_breaks_its_cluster_alone(x64):
 def test_a_client_without_share_breaks_its_cluster_alone(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = splitfed(problem)
-    cost = evaluate(problem, decision.replace(d2e_share=decision.d2e_share.at[0, 0].set(0.0)))
+    decision.d2e_share[0, 0] = 0.0
+    cost = evaluate(problem, decision)
     assert np.isfinite(cost.cluster_latency_s).tolist() == [False, True]
     assert not np.any(np.isnan(np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(cost)])))
 
@@ -314,7 +327,7 @@ def test_devices_of_a_cluster_send_replicas_in_turn_and_get_them_at_once(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = hierarchical_fl(problem)
     links = replica_links(problem, decision)
-    bits = float(jax.jit(client_model_bits)(problem.workload, decision))
+    bits = float(client_model_bits(problem.workload, decision))
     at_once, in_turn = (evaluate(problem, decision.replace(broadcast=b)) for b in (True, False))
     down_s, up_s = bits * links.down_bit_s, bits * links.up_bit_s
     np.testing.assert_allclose(at_once.parts.distribute_s, down_s.max(axis=1))
@@ -325,7 +338,7 @@ def test_devices_of_a_cluster_send_replicas_in_turn_and_get_them_at_once(x64):
 
 def test_a_broadcast_comes_at_the_rate_of_the_worst_on_the_whole_band(x64):
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
-    decision = jax.device_get(vanilla_fl(problem))
+    decision = vanilla_fl(problem)
     cost = evaluate(problem, decision)
     one_by_one = evaluate(problem, decision.replace(broadcast=False))
     alone_s = one_by_one.clients.download_s * decision.d2e_share  # on the whole band

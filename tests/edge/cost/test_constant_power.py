@@ -25,7 +25,7 @@ def with_idle(problem, power_w):
 
 @pytest.mark.parametrize("name", ["static_pipeline", "vanilla_fl", "splitfed", "hierarchical_fl"])
 def test_every_available_node_draws_idle_power_for_the_round(problem, name):
-    decision = decide(name, problem, shares="equal")
+    decision = decide(name, problem, shares="equal", split="even")
     plain = evaluate(problem, decision)
     idle = evaluate(with_idle(problem, 0.4), decision)
     more_j = np.full((CLUSTERS, DEVICES + 1), 0.4 * float(plain.latency_s))

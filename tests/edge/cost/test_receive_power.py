@@ -64,7 +64,7 @@ def test_a_node_receives_while_others_send_to_it(problem):
 @pytest.mark.parametrize("broadcast", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"])
 def test_clients_receive_what_comes_down(problem, name, broadcast):
-    decision = decide(name, problem, shares="equal").replace(broadcast=broadcast)
+    decision = decide(name, problem, shares="equal", split="even").replace(broadcast=broadcast)
     quiet = evaluate(silent(problem), decision)
     cost = evaluate(with_power(problem, 0.5), decision)
     received_s = (cost.energy_j - quiet.energy_j) / 0.5
@@ -98,7 +98,7 @@ def test_a_broken_round_has_no_number_that_is_none(problem):
 @pytest.mark.parametrize("power_w", [0.0, 0.4])
 @pytest.mark.parametrize("name", ["vanilla_fl", "splitfed", "hierarchical_fl"])
 def test_a_broken_round_of_clients_has_no_number_that_is_none(problem, name, power_w):
-    decision = decide(name, problem, shares="equal").replace(broadcast=False)
+    decision = decide(name, problem, shares="equal", split="even").replace(broadcast=False)
     radio = problem.radio
     gains = radio.d2e_gain.at[1].set(0.0), radio.d2d_gain.at[1].set(0.0)
     dead = problem.replace(radio=radio.replace(d2e_gain=gains[0], d2d_gain=gains[1]))

@@ -41,7 +41,7 @@ def test_of_a_pipeline_collection_and_upload_alone_are_faster():
 @pytest.mark.usefixtures("x64")
 def test_of_clients_uploads_alone_are_faster_on_both_hops(name):
     problem = with_ends(as_problem(base_case()[0]))
-    decision = decide(name, problem, shares="equal")
+    decision = decide(name, problem, shares="equal", split="even")
     before, after = (evaluate(each, decision) for each in (problem, shortened(problem)))
     np.testing.assert_allclose(after.clients.upload_s, RATIO * before.clients.upload_s, rtol=1e-9)
     np.testing.assert_allclose(after.parts.collect_s, RATIO * before.parts.collect_s, rtol=1e-9)

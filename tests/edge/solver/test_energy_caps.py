@@ -62,7 +62,7 @@ def test_energy_on_air_falls_to_its_least_as_powers_vanish(some):
     problem = problem.replace(radio=problem.radio.replace(cross_gain=gain_factor))
 
     @quick_jit
-    def energies(shift):
+    def energies(problem, decision, shift):
         fixed = fix_decision(problem, decision)
         logs = with_powers(to_logs(fixed, decision), shift)
         terms = round_terms(fixed, to_allocation(fixed, logs))
@@ -70,7 +70,7 @@ def test_energy_on_air_falls_to_its_least_as_powers_vanish(some):
 
     last = np.inf
     for shift in (0.0, -4.0, -10.0, -20.0):
-        air_j, least_j, active = (np.asarray(leaf) for leaf in energies(shift))
+        air_j, least_j, active = (np.asarray(leaf) for leaf in energies(problem, decision, shift))
         assert np.all(air_j[active] >= least_j[active] * (1 - 1e-6))
         assert np.all(air_j <= last)
         last = air_j
@@ -105,7 +105,7 @@ def test_the_slope_of_energy_on_air_is_that_of_differences_below_the_ceiling(som
     problem = problem.replace(radio=radio.replace(max_spectral_efficiency=wide, cross_gain=silent))
 
     @quick_jit
-    def found(shift):
+    def found(problem, decision, shift):
         fixed = fixed_of(problem, decision)
         logs = with_powers(to_logs(fixed, decision), shift)
         weights = initial_weights(fixed)
@@ -113,8 +113,9 @@ def test_the_slope_of_energy_on_air_is_that_of_differences_below_the_ceiling(som
         return air_energy_and_slope(fixed, logs, ones)
 
     step = 1e-5
-    slope_j = found(0.0)[1]
-    wanted = (found(step)[0] - found(-step)[0]) / (2 * step)
+    slope_j = found(problem, decision, 0.0)[1]
+    ends = (found(problem, decision, end)[0] for end in (step, -step))
+    wanted = np.subtract(*ends) / (2 * step)
     np.testing.assert_allclose(slope_j, wanted, rtol=1e-6, atol=1e-12)
     assert np.any(np.asarray(wanted) > 0)
 
@@ -127,7 +128,7 @@ def test_powers_are_scaled_until_caps_hold_and_no_further(some):
     problem = problem.replace(control=generous)
 
     @quick_jit
-    def scaled():
+    def scaled(problem, decision):
         fixed = fixed_of(problem, decision)
         logs, weights = to_logs(fixed, decision), initial_weights(fixed)
         lower = scale_powers_to_caps(fixed, logs, weights)
@@ -135,7 +136,7 @@ def test_powers_are_scaled_until_caps_hold_and_no_further(some):
         after, _ = air_energy_and_slope(fixed, lower, weights)
         return fixed, logs, lower, before, after
 
-    fixed, logs, lower, before, after = scaled()
+    fixed, logs, lower, before, after = scaled(problem, decision)
     logs, lower, before, after = jax.device_get((logs, lower, before, after))
     active, room_j = np.asarray(fixed.active), np.asarray(fixed.caps.room_j)
     exceeded = active & (before > room_j)
@@ -160,7 +161,7 @@ def test_a_descent_under_caps_comes_near_them_and_multipliers_of_slack_caps_vani
     problem, decision = some
 
     @quick_jit
-    def solved():
+    def solved(problem, decision):
         fixed = fixed_of(problem, decision)
         logs, weights = to_logs(fixed, decision), initial_weights(fixed)
         end = descend_jointly(fixed, logs, weights, 3000)
@@ -170,7 +171,7 @@ def test_a_descent_under_caps_comes_near_them_and_multipliers_of_slack_caps_vani
         kept_j, _ = air_energy_and_slope(fixed, lower, end.weights)
         return fixed, air_energy_j(fixed, terms.message_j), kept_j, end.weights.caps, point
 
-    fixed, air_j, kept_j, multiplier, point = solved()
+    fixed, air_j, kept_j, multiplier, point = solved(problem, decision)
     assert np.all((kept_j <= fixed.caps.room_j * (1 + 1e-2))[np.asarray(fixed.active)])
     ratio = np.asarray(air_j / fixed.caps.room_j)[np.asarray(fixed.active)]
     multiplier = np.asarray(multiplier / fixed.caps.least_multiplier)[np.asarray(fixed.active)]
@@ -190,7 +191,7 @@ def test_energy_of_a_decision_is_computing_and_air(some):
     problem, decision = some
 
     @quick_jit
-    def both():
+    def both(problem, decision):
         fixed = fixed_of(problem, decision)
         allocation = to_allocation(fixed, to_logs(fixed, decision))
         made = make_decision(*decision_partition(decision), allocation, fixed.chain.used)
@@ -198,5 +199,5 @@ def test_energy_of_a_decision_is_computing_and_air(some):
             problem, made
         ).energy_j
 
-    by_node, wanted = both()
+    by_node, wanted = both(problem, decision)
     np.testing.assert_allclose(by_node, np.swapaxes(wanted, 0, 1), rtol=1e-10)

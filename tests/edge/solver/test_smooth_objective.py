@@ -85,7 +85,10 @@ def assert_slopes(slope, value, logs, size):
     assert counted == set(logs._fields)
 
 
-@pytest.mark.parametrize("rate_law", RATE_LAWS)
+@pytest.mark.parametrize(
+    "rate_law",
+    [law if law == "mean" else pytest.param(law, marks=pytest.mark.slow) for law in RATE_LAWS],
+)
 def test_slopes_are_those_of_differences(some, initial, rate_law):
     rng = np.random.default_rng(1)
     problem, decision = some[1]
@@ -138,10 +141,13 @@ def test_a_cluster_by_itself_has_the_slopes_of_all_together(some, initial):
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-12)
 
 
-def test_no_weights_lift_the_smooth_objective_above_the_exact_one(some, initial):
+@pytest.mark.parametrize(
+    "temperature", [0.1, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.01, 0.5))]
+)
+def test_no_weights_lift_the_smooth_objective_above_the_exact_one(some, initial, temperature):
     rng = np.random.default_rng(3)
     problem, decision = some[1]
-    for temperature in (0.01, 0.1, 0.5):
+    for _ in range(3):
         logs = random_logs(rng, CLUSTERS, DEVICES, BATCH)
         weights = random_weights(rng, initial)
         point = evaluated(problem, decision, logs, weights, None, temperature)

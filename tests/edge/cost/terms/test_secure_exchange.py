@@ -82,7 +82,7 @@ def client_problem():
 def test_clients_send_masked_models_to_the_base_station(name):
     """Every term by hand, at the shares of the round without secure aggregation."""
     plain, own = client_problem(), secure_section()
-    plain, decision = jax.device_get((plain, decide(name, plain, shares="equal")))
+    plain, decision = jax.device_get((plain, decide(name, plain, shares="equal", split="even")))
     secure = plain.replace(secure_aggregation=secure_exchange())
     before, after = (evaluate(each, decision) for each in (plain, secure))
     work, links = plain.workload, client_links(plain, decision)

@@ -27,11 +27,18 @@ def signalled(problem):
     return problem.replace(signalling=Signalling(**numbers))
 
 
-@pytest.mark.parametrize("name", ["vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("vanilla_fl", "splitfed", "hierarchical_fl"),
+        pytest.param("control_unit_fl", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.usefixtures("x64")
 def test_clients_report_for_all_nodes_that_they_speak_for(name):
     plain = with_ends(as_problem(base_case()[0]))
-    plain, decision = jax.device_get((plain, decide(name, plain, shares="equal")))
+    decision = decide(name, plain, shares="equal", split="even")
+    plain, decision = jax.device_get((plain, decision))
     before, after = evaluate(plain, decision), evaluate(signalled(plain), decision)
     trains, links = decision.samples > 0, client_links(plain, decision)
     nodes, inside_s = 1, 0.0
