@@ -1,11 +1,10 @@
 """Shares and powers of given partitions: never worse, and optima known otherwise."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
-from support.compiled import evaluate
+from support.compiled import evaluate, in_numpy
 from support.random_problems import pick, random_problems, roomy
 
 from collapipe_jax.core.compilation import quick_jit
@@ -30,7 +29,8 @@ def one_cluster_out(index, rng, network):
     network["compute"]["memory_bytes"][index % (2 * CLUSTERS) :][:1] = 0
 
 
-start_of = quick_jit(jax.vmap(lambda problem: static_pipeline(problem, 6)))
+# In NumPy: numbers of weak types would be compiled for apart.
+start_of = in_numpy(jax.vmap(lambda problem: static_pipeline(problem, 6)))
 
 
 @quick_jit
@@ -39,7 +39,7 @@ def judged(problem, decision):
     return evaluate(problem, decision).objective, is_feasible(problem, decision)
 
 
-optimised = quick_jit(jax.vmap(lambda problem, start: allocate(problem, start, STEPS)))
+optimised = in_numpy(jax.vmap(lambda problem, start: allocate(problem, start, STEPS)))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_objective_never_rises_and_mostly_falls(some):
     np.testing.assert_array_equal(solution.decision.micro_batches, start.micro_batches)
     assert solution.decision.segments.dtype == start.segments.dtype
     assert solution.decision.micro_batches.dtype == start.micro_batches.dtype
-    idle = ~np.asarray(jax.vmap(active_nodes)(start.segments))
+    idle = ~np.asarray(jax.jit(jax.vmap(active_nodes))(start.segments))
     assert idle.any()
     assert np.all(np.asarray(solution.decision.d2d_share)[idle] == 0)
     assert np.all(np.asarray(solution.decision.d2d_power_w)[idle] == 0)
@@ -87,10 +87,10 @@ def test_an_allocation_stays_as_good_when_optimised_again(some):
 def test_a_share_and_a_power_of_nothing_grow_where_they_are_used(some):
     problem, start, _, solution = some
     nothing = start.replace(
-        d2d_share=jnp.zeros_like(start.d2d_share),
-        d2d_power_w=jnp.zeros_like(start.d2d_power_w),
-        d2e_share=jnp.zeros_like(start.d2e_share),
-        d2e_power_w=jnp.zeros_like(start.d2e_power_w),
+        d2d_share=np.zeros_like(start.d2d_share),
+        d2d_power_w=np.zeros_like(start.d2d_power_w),
+        d2e_share=np.zeros_like(start.d2e_share),
+        d2e_power_w=np.zeros_like(start.d2e_power_w),
     )
     found = optimised(problem, nothing)
     assert np.all(judged(problem, found.decision)[1])

@@ -103,20 +103,25 @@ def test_partitions_fit_in_memory_and_exist_where_a_cluster_can_run():
     problem = random_problems(64, 2, DEVICES, BLOCKS, scarce)
     found = search_pairs(to_batch_last(problem))
     assert found.segments.shape == (DEVICES, 2, KEPT, 64)
-    exists = np.isfinite(found.cost)
-    runs = np.asarray(jax.vmap(can_run)(problem))
+    found, exists = jax.device_get(found), np.isfinite(found.cost)
+    choices = np.asarray(problem.workload.micro_batch_choices[0])
+
+    @quick_jit
+    @jax.vmap
+    def memory_of(problem):
+        return can_run(problem), jnp.stack([usable_blocks(problem, count) for count in choices])
+
+    runs, capacity = jax.device_get(memory_of(problem))
     assert 0.05 < runs.mean() < 1
     np.testing.assert_array_equal(exists.any(axis=1), runs.T)
     assert np.all(np.diff(np.where(exists, found.cost, 3e38), axis=1) >= 0)
-    choices = np.asarray(problem.workload.micro_batch_choices[0])
     assert np.isin(found.micro_batches, choices).all()
-    capacity = np.stack([jax.vmap(usable_blocks, in_axes=(0, None))(problem, m) for m in choices])
     which = np.argmax(np.asarray(found.micro_batches)[..., None] == choices, axis=-1)
     for n, place, case in zip(*np.nonzero(exists), strict=True):
         row = np.asarray(found.segments[:, n, place, case])
         assert row.sum() == BLOCKS
         assert np.all(row >= 0)
-        assert np.all(row <= capacity[which[n, place, case], case, n])
+        assert np.all(row <= capacity[case, which[n, place, case], n])
 
 
 def test_candidates_differ_in_their_devices_or_their_micro_batches():
