@@ -20,8 +20,14 @@ from collapipe_jax.edge.system import sample_system
 
 ROUNDS, REALISATIONS = 9, 5
 policy = make_policy("static_pipeline", 4)
-draw, start_of, problem_of = jax.jit(sample_system), jax.jit(initial_state), jax.jit(observe)
+started, problem_of = jax.jit(reset), jax.jit(observe)
 carry_out, decide = jax.jit(step), jax.jit(policy)
+
+
+def drawn(**dynamics):
+    """A system, and its state before the first round."""
+    environment = started(jax.random.key(0), tiny_params(**dynamics))
+    return environment.system, environment.state
 
 
 def one_round(key, system, state):
@@ -54,6 +60,7 @@ def with_queue_params(system, **params):
 @pytest.mark.slow
 def test_equal_to_loops_over_keys_and_rounds(history):
     params = tiny_params()
+    draw, start_of = jax.jit(sample_system), jax.jit(initial_state)
     for index, key in enumerate(keys()):
         system_key, state_key, rounds_key = jax.random.split(key, 3)
         system = draw(system_key, params)
@@ -104,8 +111,7 @@ def test_nobody_there_spends_nothing():
 
 @pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
 def test_every_device_is_available_in_this_share_of_rounds_whatever_the_others_are(share):
-    system = draw(jax.random.key(0), tiny_params(availability=share))
-    state = start_of(jax.random.key(1), system)
+    system, state = drawn(availability=share)
 
     @jax.jit
     @jax.vmap
@@ -140,9 +146,8 @@ def test_a_frozen_channel_repeats_its_rounds():
 
 
 def test_the_queue_floor_is_the_least_effective_queue_of_divergence_and_leaves_the_queue_alone():
-    system = draw(jax.random.key(0), tiny_params())
+    system, state = drawn()
     system = with_queue_params(system, divergence_queue_floor=2.5)
-    state = start_of(jax.random.key(1), system)
     for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
         with_backlog = state._replace(queues=state.queues._replace(divergence=np.float32(queue)))
         problem = problem_of(Environment(system, with_backlog, jax.random.key(2)))
@@ -154,8 +159,8 @@ def test_the_queue_floor_is_the_least_effective_queue_of_divergence_and_leaves_t
 
 
 def test_the_queue_floor_of_energy_holds_at_every_node_and_leaves_queues_alone():
-    system = with_queue_params(draw(jax.random.key(0), tiny_params()), energy_queue_floor=0.5)
-    state = start_of(jax.random.key(1), system)
+    system, state = drawn()
+    system = with_queue_params(system, energy_queue_floor=0.5)
     queue = np.zeros(state.queues.energy.shape, np.float32)
     queue[0, 1], queue[1, 2] = 0.2, 3.0
     with_backlog = state._replace(queues=state.queues._replace(energy=queue))
@@ -170,8 +175,9 @@ def test_the_queue_floor_of_energy_holds_at_every_node_and_leaves_queues_alone()
 
 
 def test_a_fade_that_no_decision_can_afford_counts_in_its_own_round():
+    system, state = drawn()
     system = with_queue_params(
-        draw(jax.random.key(0), tiny_params()),
+        system,
         energy_queue_floor=0.0,
         unavoidable_arrival_weight=0.5,
     )
@@ -179,7 +185,6 @@ def test_a_fade_that_no_decision_can_afford_counts_in_its_own_round():
     gain = np.asarray(mean.radio.d2e_gain) * np.float32([[1e-4], [1.0]])
     faded = mean.radio.replace(d2e_gain=gain)
     system = system.replace(mean_problem=mean.replace(radio=faded))
-    state = start_of(jax.random.key(1), system)
     state = state._replace(queues=state.queues._replace(energy=np.full((2, 4), 0.3, np.float32)))
     problem = problem_of(Environment(system, state, jax.random.key(2)))
     floor = control_unit_floor_j(problem) / np.asarray(problem.control.energy_budget_j)[:, 0]
@@ -193,8 +198,7 @@ def test_a_fade_that_no_decision_can_afford_counts_in_its_own_round():
 
 
 def test_this_rounds_gains_are_mean_gains_times_fading():
-    system = draw(jax.random.key(0), tiny_params())
-    state = start_of(jax.random.key(1), system)
+    system, state = drawn()
     problem = problem_of(Environment(system, state, jax.random.key(2)))
     radio, mean = problem.radio, system.mean_problem.radio
     ratio = np.asarray(radio.cross_gain) / np.asarray(mean.cross_gain)
@@ -208,7 +212,7 @@ def test_reset_observe_and_step_are_the_rounds_of_simulate():
     """A loop of one's own, with one's own keys, meets what ``simulate`` does with these keys."""
     params = tiny_params(availability=0.6)
     expected = jax.tree.map(lambda leaf: np.asarray(leaf)[0], run(keys(7), params))
-    start = jax.jit(reset)(keys(7)[0], params)
+    start = started(keys(7)[0], params)
     round_keys = jax.random.split(start.key, ROUNDS)
     environment = start._replace(key=round_keys[0])
     for index, following in enumerate(round_keys[1:5]):

@@ -192,6 +192,7 @@ def test_queues_of_energy_change_nothing_and_nothing_is_compiled_again(solved):
     jax.tree.map(np.testing.assert_array_equal, again, solution)
 
 
+@pytest.mark.slow
 def test_slopes_under_caps_are_those_of_the_smooth_objective():
     problem = plain_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS)
     static = decide_static(problem)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compiled import in_numpy
 from support.random_problems import random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
@@ -100,19 +101,21 @@ def problem():
 CONFIG = SearchConfig(candidates=4, cluster_candidates=6, cluster_steps=10)
 
 
-@quick_jit
+# In NumPy: numbers of weak types would be compiled for apart.
+@in_numpy
 def start(problem):
     static = jax.vmap(lambda one: static_pipeline(one, 6), -1, -1)(problem)
-    return static, starting_candidates(problem, at_falling_powers(static, CONFIG.candidates - 1))
+    return static, starting_candidates(problem, at_falling_powers(static, CONFIG.candidates))
 
 
-optimised = quick_jit(optimise)
+optimised = in_numpy(optimise)
+proposals = in_numpy(propose_partitions, static_argnums=2)
 
 
 def searched(problem):
     static, candidates = start(problem)
     first = optimised(problem, candidates, 40)
-    proposed = quick_jit(propose_partitions, static_argnums=2)(problem, first, CONFIG)
+    proposed = proposals(problem, first, CONFIG)
     return static, first, proposed, optimised(problem, proposed, 40)
 
 
