@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import numpy as np
 
 from collapipe_jax.edge.control import queues
 from collapipe_jax.edge.cost import client_round, feasibility
@@ -12,13 +13,19 @@ from collapipe_jax.edge.policies import client_policies, registry
 from collapipe_jax.edge.policies import dssra as _dssra
 
 
+def _strong(leaf):
+    """The leaf without a weak type, which would be compiled for apart."""
+    is_weak = isinstance(leaf, jax.Array) and leaf.aval.weak_type
+    return np.asarray(leaf) if is_weak and not isinstance(leaf, jax.core.Tracer) else leaf
+
+
 def in_numpy(function, **options):
     """The compiled function with results in NumPy, where a comparison compiles nothing."""
     whole = jax.jit(function, **options)
 
     @functools.wraps(function)
     def call(*arguments):
-        return jax.device_get(whole(*arguments))
+        return jax.device_get(whole(*jax.tree.map(_strong, arguments)))
 
     call.clear_cache = whole.clear_cache  # of `compiles`
     return call
