@@ -140,7 +140,8 @@ def draw(case, seed=0):
         section = {name: each + 0.0 * idle_w for name, each in secure_section().items()}
         problem = problem.replace(secure_aggregation=SecureExchange(**section))
     if case.drift:
-        drift = local_steps_drift(0.02, 3, problem.learning.gradient_heterogeneity)
+        heterogeneity = jax.device_put(problem.learning.gradient_heterogeneity)
+        drift = jax.device_get(local_steps_drift(0.02, 3, heterogeneity))
         drift = drift.replace(spread=np.broadcast_to(drift.spread, drift.divergence.shape))
         problem = problem.replace(learning=problem.learning.replace(drift=drift))
     if case.caps:  # close to what the nodes spend, some kept and some exceeded
