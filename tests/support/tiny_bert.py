@@ -1,4 +1,4 @@
-"""Sizes of a BERT of one block, for tests of ways of learning."""
+"""Sizes of a BERT of two blocks, for tests of ways of learning."""
 
 from collapipe_jax.learning.models.config import BertConfig
 
@@ -8,7 +8,7 @@ SIZES = BertConfig(
     width=8,
     heads=2,
     feed_forward_width=16,
-    encoder_blocks=1,
+    encoder_blocks=2,
     activation="relu",
     initial_deviation=0.3,
 )

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,11 +21,24 @@ from collapipe_jax.learning.models.transformer import TranslationBatch, Translat
 DRAWS = 100_000
 
 
+BATCH = 8
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None, None, None))
+def draw_gradients(key, per_sample, micro_batches, loss):
+    """A mini-batch's gradient under erasures."""
+    data_key, erasure_key = jax.random.split(key)
+    rows = jax.random.randint(data_key, (BATCH,), 0, len(per_sample))
+    weights = sample_example_weights(erasure_key, BATCH, micro_batches, loss)
+    return weights @ per_sample[rows] / BATCH
+
+
 @pytest.mark.parametrize(("micro_batches", "loss"), [(1, 0.4), (4, 0.25), (8, 0.05), (2, 0.0)])
 def test_the_gradient_is_unbiased_with_the_variance_of_17(x64, micro_batches, loss):
     """docs/system-model.md (17) on a least-squares gradient, against 100 000 draws."""
     rng = np.random.default_rng(0)
-    batch_size, population = 8, 5
+    population = 5
     features, labels = rng.normal(size=(population, 3)), rng.normal(size=population)
     model = jnp.array([0.4, -0.3, 0.8])
     per_sample = jax.vmap(jax.grad(lambda w, x, y: 0.5 * (w @ x - y) ** 2), (None, 0, 0))(
@@ -32,17 +47,10 @@ def test_the_gradient_is_unbiased_with_the_variance_of_17(x64, micro_batches, lo
     mean = per_sample.mean(0)
     sigma2 = ((per_sample - mean[None]) ** 2).sum(1).mean()
 
-    def draw(key):
-        data_key, erasure_key = jax.random.split(key)
-        rows = jax.random.randint(data_key, (batch_size,), 0, population)
-        weights = sample_example_weights(
-            erasure_key, batch_size, jnp.int32(micro_batches), jnp.float64(loss)
-        )
-        return weights @ per_sample[rows] / batch_size
-
-    gradients = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(1), DRAWS)))
+    keys = jax.random.split(jax.random.key(1), DRAWS)
+    gradients = np.asarray(draw_gradients(keys, per_sample, micro_batches, loss))
     a = loss / (micro_batches * (1 - loss))
-    expected = float(sigma2 / (batch_size * (1 - loss)) + a * (mean @ mean))
+    expected = float(sigma2 / (BATCH * (1 - loss)) + a * (mean @ mean))
     squares = ((gradients - np.asarray(mean)) ** 2).sum(1)
     error = squares.std() / np.sqrt(DRAWS)
     assert abs(squares.mean() - expected) < 4.5 * error
@@ -69,10 +77,11 @@ def test_micro_batches_stand_and_fall_together_in_one_compilation():
 
 
 def test_a_part_is_cut_as_a_whole_of_its_size_is():
+    draw = jax.jit(sample_example_weights, static_argnums=1)
     for count, micro_batches in ((1, 1), (5, 2), (6, 6), (8, 3)):
         key, loss = jax.random.key(count), jnp.float32(0.5)
-        part = sample_example_weights(key, 8, jnp.int32(micro_batches), loss, jnp.int32(count))
-        whole = sample_example_weights(key, count, jnp.int32(micro_batches), loss)
+        part = draw(key, 8, jnp.int32(micro_batches), loss, jnp.int32(count))
+        whole = draw(key, count, jnp.int32(micro_batches), loss)
         np.testing.assert_array_equal(part[:count], whole)
 
 
@@ -87,6 +96,7 @@ def test_the_edges_stay_finite(loss):
         assert np.all(weights == 0.0)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def draw_round(law, round_number):
     """Weights `[H, N, B]` of three local steps of three clusters, the last one absent."""
     keys = jax.random.split(jax.random.key(round_number), 4)
@@ -95,7 +105,7 @@ def draw_round(law, round_number):
     steps = [
         cluster_example_weights(law, key, keys[3], 8, counts, lost, shares) for key in keys[:3]
     ]
-    return np.asarray(jnp.stack(steps))
+    return jnp.stack(steps)
 
 
 @pytest.mark.slow
@@ -110,8 +120,8 @@ def test_losses_of_a_round_come_together_when_asked():
 
 def test_a_pooled_mean_weighs_all_survivors_alike():
     for number in range(20):
-        pooled = draw_round(ErasureLaw(pooled=True), number)
-        alone = draw_round(ErasureLaw(), number)
+        pooled = np.asarray(draw_round(ErasureLaw(pooled=True), number))
+        alone = np.asarray(draw_round(ErasureLaw(), number))
         np.testing.assert_array_equal(pooled > 0, alone > 0)
         for one in pooled:
             survived = np.unique(one[one > 0])

@@ -1,6 +1,7 @@
 """Adapters train on one base: by any way of learning, and in the memory of one."""
 
 import dataclasses
+import functools
 import math
 import re
 
@@ -65,6 +66,7 @@ def clients(model=MODEL, local=SGD):
     )
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def params_of(model, adapted=True):
     """Parameters whose adapters do something."""
     adapters = model.sizes.adapters if adapted else None
@@ -84,22 +86,19 @@ def make_batches(steps=1, batch=BATCH):
 def by_hand():
     """Trained parameters after a step of plain SGD in clusters 0 and 2, and their mean."""
     trained, base = split(params_of(MODEL))
-    shares = {0: 0.5 / 0.8, 2: 0.3 / 0.8}
+    shares = np.array([0.5, 0.0, 0.3], np.float32) / 0.8
 
     @jax.jit
-    def mean_gradient(trained):
+    def gradients(trained):
         def loss(trained, batch):
             losses, count = example_losses(MODEL, join(trained, base), batch)
             return losses.sum() / count.sum()
 
-        grads = {
-            n: jax.grad(loss)(trained, jax.tree.map(lambda leaf, n=n: leaf[0, n], make_batches()))
-            for n in shares
-        }
-        return jax.tree.map(lambda a, b: shares[0] * a + shares[2] * b, grads[0], grads[2])
+        batches = jax.tree.map(lambda leaf: leaf[0], make_batches())
+        return jax.vmap(jax.grad(loss), (None, 0))(trained, batches)
 
-    step = mean_gradient(trained)
-    return jax.tree.map(lambda leaf, gradient: leaf - RATE * gradient, trained, step)
+    found = jax.device_get((trained, gradients(trained)))
+    return jax.tree.map(lambda leaf, each: leaf - RATE * np.tensordot(shares, each, 1), *found)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def by_hand():
         Execution(),
         pytest.param(Execution("vmapped", 2), marks=pytest.mark.slow),
         pytest.param(Execution("sharded", 2), marks=pytest.mark.slow),
-        Execution("sharded", 2, schedule="1f1b"),
+        pytest.param(Execution("sharded", 2, schedule="1f1b"), marks=pytest.mark.slow),
     ],
 )
 def test_pipelines_step_adapters_and_head_alone(execution, by_hand):

@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import compiles
-from support.translator_rounds import (
+from support.tagger_rounds import (
     BATCH,
     CLUSTERS,
     KEY,
-    MODEL,
     UNEVEN,
     clients_outcome,
     learner_fields,
     make_batches,
     outcome,
+    start,
 )
 
 from collapipe_jax.learning.federated.data_parallel_learner import (
@@ -32,16 +32,8 @@ def rules(bits, clients=1):
     return Rules(update_quantiser=quantiser_of(bits, clients))
 
 
-@pytest.fixture(scope="module")
-def params():
-    return jax.jit(MODEL.init)(jax.random.key(0))
-
-
-def rounds(learner, params, *outcomes):
-    state = learner.init(params)
-    for index, each in enumerate(outcomes):
-        state, _ = learner.round(state, make_batches(index), each, KEY, index)
-    return state
+def one_round(learner, outcome):
+    return learner.round(learner.init(start()), make_batches(0), outcome, KEY, 0)[0]
 
 
 def largest(*trees):
@@ -49,35 +41,35 @@ def largest(*trees):
     return max(float(np.abs(np.asarray(a) - b).max()) for a, b in leaves)
 
 
-def test_pipelines_train_as_without_to_the_grid_in_one_program(params):
-    plain, errors = rounds(PLAIN, params, outcome()), []
+def test_pipelines_train_as_without_to_the_grid_in_one_program():
+    plain, errors = one_round(PLAIN, outcome()), []
     learner = PLAIN.replace(rules=rules(16))
-    rounds(learner, params, outcome())
+    one_round(learner, outcome())
     with compiles(PipelineLearner.round, 0):
         for bits in (4, 8, 16):
-            after = rounds(learner.replace(rules=rules(bits)), params, outcome())
+            after = one_round(learner.replace(rules=rules(bits)), outcome())
             errors.append(largest(after.client, plain.client))
     assert errors[0] > 8 * errors[1] > 100 * errors[2] > 0.0
-    moved = largest(plain.client, PLAIN.init(params).client)
+    moved = largest(plain.client, PLAIN.init(start()).client)
     assert errors[0] < moved / (2**3 - 1)
     assert largest(after.decoder, plain.decoder) == 0.0
 
 
-def test_the_step_and_the_mean_residual_are_the_mean_update(params):
+def test_the_step_and_the_mean_residual_are_the_mean_update():
     learner = PLAIN.replace(rules=rules(4))
-    after, plain = rounds(learner, params, outcome()), rounds(PLAIN, params, outcome())
+    after, plain = one_round(learner, outcome()), one_round(PLAIN, outcome())
     left = jax.tree.map(
         lambda leaf: np.tensordot(FIELDS["cluster_weight"], leaf, 1), after.residuals.clients
     )
     owed = jax.tree.map(np.subtract, plain.client, after.client)
     assert largest(owed, left) < 1e-6
     assert after.residuals.control_units is None
-    assert PLAIN.init(params).residuals is None
+    assert PLAIN.init(start()).residuals is None
 
 
-def test_one_that_sits_out_keeps_its_residual(params):
+def test_one_that_sits_out_keeps_its_residual():
     learner = PLAIN.replace(rules=rules(4))
-    state = rounds(learner, params, outcome())
+    state = one_round(learner, outcome())
     for present in ((True, False, True), (False,) * CLUSTERS):
         after, _ = learner.round(state, make_batches(1), outcome(present), KEY, 1)
         leaves = (jax.tree.leaves(each.residuals) for each in (after, state))
@@ -86,15 +78,24 @@ def test_one_that_sits_out_keeps_its_residual(params):
                 assert np.array_equal(new[n], old[n]) != present[n] or not old[n].any()
 
 
-def clients_learner(bits, clients=1):
-    own = Rules() if not bits else rules(bits, clients)
+def clients_learner(own):
     return DataParallelLearner(rules=own, devices=2, max_samples=BATCH, **FIELDS)
 
 
-def test_what_a_server_holds_of_a_split_model_is_not_rounded(params):
-    blocks = 1
-    plain = rounds(clients_learner(0), params, clients_outcome())
-    after = rounds(clients_learner(4), params, clients_outcome(jnp.asarray(blocks)))
+@pytest.fixture(scope="module")
+def split_round():
+    """A split model of one block at every client, updates of clients and their control units."""
+    own = clients_learner(rules(4, clients=2))
+    return one_round(own, clients_outcome(jnp.asarray(1)))
+
+
+@pytest.fixture(scope="module")
+def plain_round():
+    return one_round(clients_learner(Rules()), clients_outcome())
+
+
+def test_what_a_server_holds_of_a_split_model_is_not_rounded(split_round, plain_round):
+    blocks, after, plain = 1, split_round, plain_round
     assert largest(after.client["decoder"], plain.client["decoder"]) < 1e-6
     assert largest(after.client["embedding"], plain.client["embedding"]) > 1e-4
     encoders = [each.client["encoder"] for each in (after, plain)]
@@ -104,9 +105,8 @@ def test_what_a_server_holds_of_a_split_model_is_not_rounded(params):
         assert not leaf.any()
 
 
-def test_control_units_round_the_means_of_their_devices_once_more(params):
-    after = rounds(clients_learner(4, clients=2), params, clients_outcome())
-    plain = rounds(clients_learner(0), params, clients_outcome())
+def test_control_units_round_the_means_of_their_devices_once_more(split_round, plain_round):
+    after, plain = split_round, plain_round
     weights, part = FIELDS["cluster_weight"], UNEVEN / BATCH
     of_devices = jax.tree.map(
         lambda leaf: np.tensordot((weights[:, None] * part).reshape(-1), leaf, 1),

@@ -1,36 +1,32 @@
 """Clients that get and return those rows of the embedding alone that they read."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.tiny_transformer import CONFIG
+from support.tagger_rounds import BATCH, CLUSTERS, KEY, MODEL, WEIGHTS, make_batches, start
 
 from collapipe_jax.learning.federated import learner as shared_round
 from collapipe_jax.learning.federated.data_parallel_learner import (
     ClientsOutcome,
     DataParallelLearner,
 )
-from collapipe_jax.learning.federated.embedding_rows import met_rows, rows_held
+from collapipe_jax.learning.federated.embedding_rows import rows_held
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.learning.federated.quantisation import quantiser_of
-from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 from collapipe_jax.learning.pipeline.execution import Execution
 
-STEPS, CLUSTERS, DEVICES, BATCH, KEY = 2, 3, 2, 4, jax.random.key(9)
 SGD, AVERAGE = make_optimizer("sgd", 0.1, clip_norm=1.0), make_optimizer("sgd", 1.0)
 ADAMW = make_optimizer("adamw", 0.05, clip_norm=0.5, weight_decay=0.3)
-SHARED = {"cluster_weight": jnp.array([0.5, 0.2, 0.3]), "model": Translator(CONFIG)}
+SHARED = {"cluster_weight": WEIGHTS, "model": MODEL}
 LEARNERS = {
     "pipelines": PipelineLearner(
         optimizers=Optimizers(client=ADAMW, decoder=ADAMW, server=AVERAGE), **SHARED
     ),
     "clients": DataParallelLearner(
         optimizers=Optimizers(client=ADAMW, decoder=ADAMW, server=AVERAGE),
-        devices=DEVICES,
+        devices=2,
         max_samples=BATCH,
         **SHARED,
     ),
@@ -40,23 +36,14 @@ OUTCOMES = {
         micro_batches=jnp.full(CLUSTERS, 2),
         loss_probability=jnp.full(CLUSTERS, 0.3),
         participates=jnp.array([True, False, True]),
-        segments=jnp.array([[CONFIG.encoder_blocks, 0]] * CLUSTERS),
+        segments=jnp.array([[2, 0]] * CLUSTERS),
     ),
     "clients": ClientsOutcome(jnp.array([[3, 1], [0, 4], [0, 0]]), jnp.full((3, 2), 0.3)),
 }
 DRIFT = Rules(embedding_rate_factor=0.0, touched_rows=True, proximal_weight=0.2)
 
 
-def batches():
-    rng = np.random.default_rng(5)
-    ids = rng.integers(4, 12, (2, STEPS, CLUSTERS, BATCH, 5), np.int32)
-    ids[1, ..., 0] = 1
-    return TranslationBatch(*jnp.asarray(ids))
-
-
-@functools.cache
-def start():
-    return jax.jit(SHARED["model"].init)(jax.random.key(0))
+BATCHES = make_batches(5, shortest=4)
 
 
 @jax.jit
@@ -70,9 +57,9 @@ def one_round(unknown, learner, *arguments):
 def two_rounds(kind, unknown=0.0, **changed):
     """Parameters of two rounds, so that moments of the first are there in the second."""
     learner = LEARNERS[kind].replace(**changed)
-    state, data = learner.init(start()), batches()
+    state, data = learner.init(start()), BATCHES
     first, _ = one_round(unknown, learner, state, data, OUTCOMES[kind], KEY, 0)
-    other = data._replace(source_ids=jnp.flip(data.source_ids, 2))
+    other = data._replace(token_ids=np.flip(data.token_ids, 2))
     return state, first, *one_round(unknown, learner, first, other, OUTCOMES[kind], KEY, 1)
 
 
@@ -84,7 +71,7 @@ def two_rounds(kind, unknown=0.0, **changed):
             *("pipelines", {"rules": DRIFT, "execution": Execution("vmapped", 2)}),
             marks=pytest.mark.slow,
         ),
-        ("clients", {"rules": DRIFT}),
+        pytest.param("clients", {"rules": DRIFT}, marks=pytest.mark.slow),
         pytest.param(
             *("clients", {"rules": DRIFT.replace(embedding_rate_factor=None)}),
             marks=pytest.mark.slow,
@@ -101,20 +88,20 @@ def test_rows_that_a_client_does_not_read_may_hold_anything(kind, changed):
     jax.tree.map(np.testing.assert_array_equal, (found, broken), (expected, report))
 
 
-@pytest.mark.parametrize("kind", LEARNERS)
+@pytest.mark.parametrize("kind", ["pipelines", pytest.param("clients", marks=pytest.mark.slow)])
 def test_a_row_that_nobody_reads_stays_as_it_is(kind):
     """Neither moments of the round before nor weight decay move it, as they do in whole tables."""
-    read = np.asarray(met_rows(batches().source_ids, CONFIG.vocabulary_size).any(0))
+    read = np.isin(np.arange(MODEL.sizes.vocabulary_size), BATCHES.token_ids)
     for touched in (True, False):
         _, first, second, _ = two_rounds(kind, rules=DRIFT.replace(touched_rows=touched))
-        table = [after.client["embedding"]["embedding"] for after in (first, second)]
+        table = [after.client["embedding"]["word"] for after in (first, second)]
         moved = np.any(np.abs(table[0] - table[1]) > 1e-5, axis=1)  # the mean itself is rounded
         assert moved[:4].tolist() == [not touched] * 4
         assert moved[~read].all() == (not touched)
         assert moved[read].any()
 
 
-@pytest.mark.parametrize("kind", LEARNERS)
+@pytest.mark.parametrize("kind", [pytest.param("pipelines", marks=pytest.mark.slow), "clients"])
 def test_with_plain_steps_it_learns_as_with_whole_tables(kind):
     plain = Optimizers(client=SGD, decoder=SGD, server=AVERAGE)
     rules = [Rules(embedding_rate_factor=0.0, touched_rows=touched) for touched in (False, True)]
