@@ -30,7 +30,6 @@ CONFIGS = {
 CLUSTERS, DEVICES, BATCH, LENGTH = 2, 3, 4, 5
 QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 PARTITIONS = [p for p in itertools.product(range(4), repeat=DEVICES) if sum(p) == 3]
-MICRO_BATCHES = (2, 4)  # fewer and more than stages
 KEYS = example_keys(jax.random.key(5), jnp.arange(CLUSTERS * BATCH)).reshape(CLUSTERS, BATCH)
 
 
@@ -74,7 +73,7 @@ def parameters(name):
 
 @st.composite
 def batches(draw):
-    """Activations, padding masks, weights of examples (erased ones 0), partitions and M."""
+    """Activations, padding masks, weights of examples (erased ones 0), and partitions."""
     x = jax.random.normal(
         jax.random.key(draw(st.integers(0, 2**31 - 1))), (CLUSTERS, BATCH, LENGTH, 8)
     )
@@ -84,11 +83,11 @@ def batches(draw):
     mask = jnp.arange(LENGTH)[None, None] < lengths.reshape(CLUSTERS, BATCH, 1)
     sizes = [draw(st.sampled_from(PARTITIONS)) for _ in range(CLUSTERS)]
     weights = jnp.array(weights).reshape(CLUSTERS, BATCH)
-    return x, mask, weights, jnp.array(sizes), draw(st.sampled_from(MICRO_BATCHES))
+    return x, mask, weights, jnp.array(sizes)
 
 
-def assert_equal_up_to(tolerance, name, batch, schedule="1f1b"):
-    *inputs, segments, micro_batches = batch
+def assert_equal_up_to(tolerance, name, batch, schedule, micro_batches):
+    *inputs, segments = batch
     rest = segments, name, schedule, micro_batches
     losses, gradients = by_schedule(*parameters(name), *inputs, *rest)
     expected_losses, expected = by_grad(*parameters(name), *inputs, name)
@@ -98,26 +97,29 @@ def assert_equal_up_to(tolerance, name, batch, schedule="1f1b"):
 
 
 @pytest.mark.parametrize(
-    ("name", "schedule"),
+    ("name", "schedule", "micro_batches"),  # fewer than the stages, and more
     [
-        ("pre-norm", "1f1b"),
-        pytest.param("bert", "1f1b", marks=pytest.mark.slow),
-        pytest.param("pre-norm", "gpipe", marks=pytest.mark.slow),
+        pytest.param("pre-norm", "1f1b", 2, marks=pytest.mark.slow),
+        ("pre-norm", "1f1b", 4),
+        pytest.param("bert", "1f1b", 2, marks=pytest.mark.slow),
+        pytest.param("bert", "1f1b", 4, marks=pytest.mark.slow),
+        pytest.param("pre-norm", "gpipe", 2, marks=pytest.mark.slow),
+        pytest.param("pre-norm", "gpipe", 4, marks=pytest.mark.slow),
     ],
 )
 @settings(max_examples=10)
 @given(batches())
-def test_loss_and_gradients_are_those_of_one_scan(name, schedule, batch):
+def test_loss_and_gradients_are_those_of_one_scan(name, schedule, micro_batches, batch):
     """NaN in every bubble; dropout, padding, erased examples, idle devices, two clusters."""
-    assert_equal_up_to(1e-5, name, batch, schedule)
-    assert compilations(by_schedule) <= 3 * len(MICRO_BATCHES)  # whatever the partition
+    assert_equal_up_to(1e-5, name, batch, schedule, micro_batches)
+    assert compilations(by_schedule) <= 6  # whatever the partition
 
 
 @pytest.mark.slow
 @settings(max_examples=3)
-@given(batches())
-def test_a_rematerialised_step_in_16_bits_is_that_of_one_scan_up_to_rounding(batch):
-    assert_equal_up_to(3e-2, "bfloat16", batch)
+@given(batches(), st.sampled_from([2, 4]))
+def test_a_rematerialised_step_in_16_bits_is_that_of_one_scan_up_to_rounding(batch, number):
+    assert_equal_up_to(3e-2, "bfloat16", batch, "1f1b", number)
 
 
 @jax.jit
@@ -190,10 +192,8 @@ def one_f_one_b_order(behind, micro_batches):
 
 def test_a_partition_that_does_not_fit_is_refused_or_gives_nan():
     config = EncoderConfig(**(SIZES | {"encoder_blocks": 2}))
-    stack = jax.jit(lambda key: init_encoder(key, config), compiler_options=QUICK)(
-        jax.random.key(5)
-    )
-    params = jax.tree.map(lambda leaf: leaf[None], stack)
+    shapes = jax.eval_shape(lambda key: init_encoder(key, config), jax.random.key(5))
+    params = jax.tree.map(lambda leaf: np.full((1, *leaf.shape), 0.1, np.float32), shapes)
     x, mask, weights = jnp.ones((1, 2, 2, 8)), jnp.ones((1, 2, 2), bool), jnp.ones((1, 2))
     slots = jax.tree.map(lambda leaf: leaf[:, :, None], params)  # a block on each device
 
@@ -205,6 +205,6 @@ def test_a_partition_that_does_not_fit_is_refused_or_gives_nan():
         run(jnp.array([[2, 0]]))
     compiled = jax.jit(run, compiler_options=QUICK)
     found = compiled(jnp.array([[2, 0]]))
-    assert all(jnp.isnan(leaf).all() for leaf in jax.tree.leaves(found))
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(found))
     found = compiled(jnp.array([[1, 1]]))
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
