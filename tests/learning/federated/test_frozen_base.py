@@ -1,7 +1,6 @@
 """Adapters train on one base: by any way of learning, and in the memory of one."""
 
 import dataclasses
-import functools
 import math
 import re
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from support.drawn_parameters import drawn
 from support.leaves_close import assert_close
 
 from collapipe_jax.core.compilation import QUICK_OPTIONS
@@ -66,13 +66,10 @@ def clients(model=MODEL, local=SGD):
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def params_of(model, adapted=True):
     """Parameters whose adapters do something."""
     adapters = model.sizes.adapters if adapted else None
-    params = add_adapters(jax.random.key(1), model.init(jax.random.key(0)), adapters)
-    trained, base = split(params)
-    return join(jax.tree.map(lambda leaf: leaf + 0.1, trained), base) if adapted else params
+    return drawn(lambda key: add_adapters(key, model.init(key), adapters))
 
 
 def make_batches(steps=1, batch=BATCH):

@@ -1,6 +1,7 @@
 """Low-rank adapters: what they compute, and where they end and the base begins."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ X = jax.random.normal(jax.random.key(5), (2, 4, 8))
 MASK = jnp.array([[True] * 4, [True, True, False, False]])
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def model(adapters=ADAPTERS):
     encoder = init_encoder(jax.random.key(0), CONFIG)
     params = {
@@ -39,6 +41,7 @@ def model(adapters=ADAPTERS):
     return add_adapters(jax.random.key(1), params, adapters)
 
 
+@jax.jit
 def moved(params):
     """The same with all numbers changed, ``B`` included."""
 
@@ -48,6 +51,7 @@ def moved(params):
     return jax.tree.map(move, params)
 
 
+@jax.jit
 def encoded(params):
     return encode(params["encoder"], CONFIG, X, MASK)
 
@@ -100,8 +104,13 @@ def test_gradients_of_adapters_are_those_among_all_parameters():
     def loss(params):
         return jnp.vdot(encoded(params), jnp.cos(X))
 
-    among_all, _ = split({"embedding": {}, **jax.grad(loss)(join(trained, base))})
-    alone = jax.grad(lambda own: loss(join(own, base)))(trained)
+    @jax.jit
+    def both(trained, base):
+        alone = jax.grad(lambda own: loss(join(own, base)))(trained)
+        return jax.grad(loss)(join(trained, base)), alone
+
+    whole, alone = both(trained, base)
+    among_all, _ = split({"embedding": {}, **whole})
     assert_close(alone["encoder"], among_all["encoder"], 1e-6)
 
 
@@ -126,6 +135,7 @@ def test_a_base_in_16_bits_computes_what_its_rounded_numbers_do():
     rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), base)
     np.testing.assert_array_equal(digest(base), digest(rounded))
 
+    @jax.jit
     @jax.grad
     def slope(trained, base):
         return jnp.vdot(encoded(join(trained, base)), jnp.cos(X))
@@ -134,7 +144,8 @@ def test_a_base_in_16_bits_computes_what_its_rounded_numbers_do():
     assert_close(slope(trained, base)["encoder"], slope(trained, rounded)["encoder"], 1e-6)
     fused = fuse(join(trained, base), narrow)
     assert {leaf.dtype for leaf in jax.tree.leaves(fused)} == {jnp.dtype("float32")}
-    plain = encode(fused["encoder"], dataclasses.replace(CONFIG, adapters=None), X, MASK)
+    sizes = dataclasses.replace(CONFIG, adapters=None)
+    plain = jax.jit(lambda own: encode(own, sizes, X, MASK))(fused["encoder"])
     assert_close(plain, encoded(join(trained, base)), 1e-5)
 
 

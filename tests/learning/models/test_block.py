@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.drawn_parameters import drawn
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.block import Block, encode, encoder_block, init_encoder, rotate
@@ -32,13 +33,7 @@ BATCH, LENGTH = 4, 5
 
 @pytest.fixture(scope="module")
 def params():
-    """Parameters away from where they start: biases are not 0, scales not 1."""
-
-    @jax.jit
-    def draw(key):
-        return jax.tree.map(lambda leaf: leaf + 0.3 * jnp.sin(leaf + 2), init_encoder(key, CONFIG))
-
-    return draw(jax.random.key(0))
+    return drawn(lambda key: init_encoder(key, CONFIG))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +132,8 @@ def test_extending_by_cached_keys_is_the_whole_block(params, inputs):
     np.testing.assert_allclose(rest_after(first_of(params), x), whole[:, 3:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["sharded", pytest.param("vmapped", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["sharded", "vmapped"])
+@pytest.mark.slow
 def test_pipelines_run_these_blocks(params, inputs, backend):
     """Values and gradients with dropout, of two segments and two micro-batches."""
     keys = example_keys(jax.random.key(5), jnp.arange(BATCH))
@@ -158,7 +154,10 @@ def test_pipelines_run_these_blocks(params, inputs, backend):
     assert not np.allclose(outputs[0], plain, atol=1e-2)
 
 
-@pytest.mark.parametrize("changes", [{"dropout_rate": 0.2}, {"rematerialise": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"dropout_rate": 0.2}, pytest.param({"rematerialise": True}, marks=pytest.mark.slow)],
+)
 def test_the_two_passes_of_a_stage_are_one_gradient(params, inputs, changes):
     config = dataclasses.replace(CONFIG, **changes)
     keys = example_keys(jax.random.key(2), jnp.arange(BATCH)) if config.dropout_rate else None
@@ -166,17 +165,14 @@ def test_the_two_passes_of_a_stage_are_one_gradient(params, inputs, changes):
     cotangent = jax.random.normal(jax.random.key(3), x.shape)
 
     @jax.jit
-    def in_two(x):
+    def both_ways(x):
         y, kept = sharded._block_forward(config, x, *rest)
-        return y, sharded._block_backward(config, cotangent, kept, *rest)
-
-    @jax.jit
-    def in_one(x):
+        in_two = y, sharded._block_backward(config, cotangent, kept, *rest)
         run = lambda x, p: encoder_block(p, config, x, inputs[1], keys)  # noqa: E731
         y, pull_back = jax.vjp(run, x, rest[0])
-        return y, pull_back(cotangent)
+        return in_two, (y, pull_back(cotangent))
 
-    for got, right in zip(*map(jax.tree.leaves, (in_two(x), in_one(x))), strict=True):
+    for got, right in zip(*map(jax.tree.leaves, both_ways(x)), strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5 * (1 + np.abs(right).max()))
 
 

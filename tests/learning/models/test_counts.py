@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
+from support.drawn_parameters import drawn
 
 from collapipe_jax.learning.models import counts
 from collapipe_jax.learning.models.adapters import add_adapters, join, split
@@ -100,7 +101,8 @@ def test_parameters_are_those_of_n_grams_and_further_heads():
 
 
 @pytest.mark.parametrize(
-    ("width", "feed_forward_width", "sequence"), [(256, 1024, 128), (384, 768, 64)]
+    ("width", "feed_forward_width", "sequence"),
+    [(256, 1024, 128), pytest.param(384, 768, 64, marks=pytest.mark.slow)],
 )
 def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequence):
     config = make_config(width, feed_forward_width, encoder_blocks=1, source_length=sequence)
@@ -130,11 +132,12 @@ def test_work_of_a_block_with_adapters_is_what_xla_counts(targets, freezes_a):
     width, inner, sequence = 256, 512, 64
     adapters = AdapterConfig(rank=16, alpha=16.0, targets=targets, freezes_a=freezes_a)
     config = make_config(width, inner, encoder_blocks=1, adapters=adapters)
-    whole = {"embedding": {}, "encoder": init_encoder(jax.random.key(0), config)}
-    trained, base = (
-        jax.tree.map(lambda leaf: leaf[0], part["encoder"])
-        for part in split(add_adapters(jax.random.key(1), whole, adapters), adapters)
-    )
+
+    def parts(key):
+        whole = {"embedding": {}, "encoder": init_encoder(key, config)}
+        return [part["encoder"] for part in split(add_adapters(key, whole, adapters), adapters)]
+
+    trained, base = jax.tree.map(lambda leaf: leaf[0], drawn(parts))
     x, mask = jnp.ones((BATCH, sequence, width)), jnp.ones((BATCH, sequence), bool)
 
     def forward(trained, x):

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.drawn_parameters import drawn
 
 from collapipe_jax.learning.models.config import TransformerConfig
 from collapipe_jax.learning.models.decoding import beam_search
@@ -27,9 +28,10 @@ LENGTH = 3
 
 def make_params(seed):
     # Sharper than at initialisation, so that hypotheses differ clearly and some end.
-    params = init_params(jax.random.key(seed), CONFIG)
-    table = params["decoder"]["embedding"]["embedding"]
-    table = 3 * table.at[2].add(table[3:].mean(0) + 0.2 * seed)
+    params = drawn(lambda key: init_params(key, CONFIG), seed=seed)
+    table = np.array(params["decoder"]["embedding"]["embedding"])
+    table[2] += table[3:].mean(0) + 0.2 * seed
+    table *= 3
     return params | {"decoder": params["decoder"] | {"embedding": {"embedding": table}}}
 
 

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.drawn_parameters import drawn
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.block import encode, encoder_block, init_encoder
@@ -27,6 +28,19 @@ BATCH = 6
 init = jax.jit(init_encoder, static_argnums=1)
 encoded = jax.jit(encode, static_argnums=1)
 one_block = jax.jit(encoder_block, static_argnums=1)
+
+
+def slopes(params, x, mask, weights, keys, config):
+    """Weighted sum of squared outputs, and its gradients by parameters and inputs."""
+
+    def loss(params, x):
+        return (encode(params, config, x, mask, keys) ** 2 * weights[..., None]).sum()
+
+    return jax.value_and_grad(loss, (0, 1))(params, x)
+
+
+slopes_of = jax.jit(slopes, static_argnames="config")
+KEYS = example_keys(jax.random.key(2), jnp.arange(BATCH))
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +126,10 @@ def test_micro_batches_and_block_loop_compute_what_the_scan_does(params, inputs)
 
 
 def test_rematerialising_changes_neither_value_nor_gradient(params, inputs):
-    keys = example_keys(jax.random.key(2), jnp.arange(BATCH))
-
-    def loss(p, config):
-        return (encode(p, config, *inputs, keys) ** 2).sum()
-
-    value_and_grad = jax.jit(jax.value_and_grad(loss), static_argnums=1)
-    value, gradient = value_and_grad(params, CONFIG)
+    arguments = params, *inputs, np.ones((BATCH, 5), np.float32), KEYS
+    value, gradient = slopes_of(*arguments, CONFIG)
     remat = dataclasses.replace(CONFIG, rematerialise=True)
-    again, gradient_again = value_and_grad(params, remat)
+    again, gradient_again = slopes_of(*arguments, remat)
     np.testing.assert_allclose(again, value, rtol=1e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -134,7 +143,7 @@ def test_rematerialised_blocks_keep_only_their_inputs():
     sizes = {"encoder_blocks": 8, "width": 32, "feed_forward_width": 128, "dropout_rate": 0.0}
     kept = dataclasses.replace(CONFIG, **sizes)
     x, mask = jnp.zeros((32, 16, 32)), jnp.ones((32, 16), bool)
-    params = init(jax.random.key(0), kept)
+    params = jax.eval_shape(lambda key: init_encoder(key, kept), jax.random.key(0))
 
     def temporary_bytes(config):
         gradient = jax.jit(jax.grad(lambda p: (encode(p, config, x, mask) ** 2).sum()))
@@ -146,12 +155,10 @@ def test_rematerialised_blocks_keep_only_their_inputs():
 
 
 def test_what_is_chosen_for_a_cpu_changes_no_values(params, inputs, monkeypatch):
-    def loss(p):
-        return (encode(p, CONFIG, *inputs) ** 2).sum()
-
-    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    arguments = params, *inputs, np.ones((BATCH, 5), np.float32), KEYS
+    value, gradient = slopes_of(*arguments, CONFIG)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    again, gradient_again = jax.jit(jax.value_and_grad(loss))(params)
+    again, gradient_again = jax.jit(lambda *given: slopes(*given, CONFIG))(*arguments)
     np.testing.assert_allclose(again, value, rtol=1e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -162,27 +169,14 @@ def test_what_is_chosen_for_a_cpu_changes_no_values(params, inputs, monkeypatch)
 
 def test_padding_does_not_reach_real_tokens(params, inputs):
     x, mask = inputs
-
-    @jax.jit
-    @jax.grad
-    def slope(x):
-        return (encode(params, CONFIG, x, mask) ** 2 * mask[..., None]).sum()
-
-    gradient = slope(x)
+    _, (_, gradient) = slopes_of(params, x, mask, np.float32(mask), KEYS, CONFIG)
     assert np.all(np.asarray(gradient)[~np.asarray(mask)] == 0.0)
     assert np.all(np.abs(np.asarray(gradient)[np.asarray(mask)]).sum(-1) > 0.0)
 
 
 def test_an_example_without_tokens_stays_finite(params, inputs):
-    x = inputs[0]
-    empty, keys = jnp.zeros((BATCH, 5), bool), example_keys(jax.random.key(0), jnp.arange(BATCH))
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(params):
-        return (encode(params, CONFIG, x, empty, keys) ** 2).sum()
-
-    value, gradient = loss(params)
+    empty, weights = np.zeros((BATCH, 5), bool), np.ones((BATCH, 5), np.float32)
+    value, gradient = slopes_of(params, inputs[0], empty, weights, KEYS, CONFIG)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
@@ -231,7 +225,7 @@ def test_the_fused_kernel_gets_the_same_attention(params, inputs, monkeypatch):
     config = dataclasses.replace(
         CONFIG, width=16, heads=2, dropout_rate=0.0, compute_dtype="bfloat16"
     )
-    params = init(jax.random.key(3), config)
+    params = drawn(lambda key: init_encoder(key, config))
     x, mask = jnp.pad(inputs[0], [(0, 0), (0, 0), (0, 16)])[..., :16], inputs[1]
     fused = dataclasses.replace(config, attention="cudnn")
     with pytest.raises(InputError, match="needs a GPU"):

@@ -6,6 +6,7 @@ checkpoint there and the head below. To write it anew, from the folder tests:
     python -c "import models.test_masked_lm as test; test.write_golden()"
 """
 
+import functools
 import json
 import tempfile
 import warnings
@@ -42,6 +43,7 @@ LABELS = np.array([[5, 36, 20], [3, UNLABELLED, UNLABELLED]], np.int32)
 EVERYWHERE = np.broadcast_to(np.arange(10), IDS.shape)
 
 
+@functools.cache
 def model_and_params():
     """The stored BERT with a head whose biases and norm are away from where they start."""
     config, params = load_bert(GOLDEN)
@@ -101,7 +103,9 @@ def test_the_stored_logits_are_still_pytorchs():
 def test_the_loss_is_that_of_the_hidden_pieces_alone():
     model, params, head = model_and_params()
     batch = MaskedBatch(*map(jnp.asarray, (IDS, POSITIONS, LABELS)))
-    losses, counts = example_losses(model, params | {"decoder": head}, batch)
+    losses, counts = jax.jit(example_losses, static_argnums=0)(
+        model, params | {"decoder": head}, batch
+    )
     log_p = np.asarray(jax.nn.log_softmax(ours()))
     expected = [-sum(log_p[0, p, y] for p, y in zip((2, 4, 8), (5, 36, 20), strict=True))]
     expected.append(-log_p[1, 2, 3])

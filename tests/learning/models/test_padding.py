@@ -1,11 +1,11 @@
 """Shorter rows hold the same texts: losses do not change."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.drawn_parameters import drawn
 
 from collapipe_jax.learning.models.bert import (
     UNLABELLED,
@@ -24,6 +24,9 @@ BERT = BertConfig(vocabulary_size=20, positions=12, ngram_buckets=5, **SIZES)
 TRANSLATOR = TransformerConfig(
     vocabulary_size=20, decoder_blocks=1, source_length=12, target_length=10, **SIZES
 )
+
+
+losses_of = jax.jit(example_losses, static_argnums=0)
 
 
 def padded(rng, lengths, row):
@@ -59,12 +62,10 @@ def example(kind):
 )
 def test_losses_are_those_of_whole_rows(kind):
     model, batch = example(kind)
-    params = model.init(jax.random.key(0))
+    params = drawn(model.init)
     short = model.shortened(batch, float(model.filled(batch).max()))
     assert short[0].shape == (3, 6)
-    whole, cut = (
-        example_losses(model, params, jax.tree.map(jnp.asarray, b)) for b in (batch, short)
-    )
+    whole, cut = (losses_of(model, params, each) for each in (batch, short))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), whole, cut)
 
 

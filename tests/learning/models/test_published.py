@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
-from support import tiny_models
 from support.local_server import COMMIT, serve_model
+from support.tiny_predictors import FOLDERS
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.published import fetch_model, model_terms
@@ -15,7 +15,8 @@ NAME = "somebody/tiny"
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """Folder of a classifier, with what a hub's folder may hold besides."""
-    folder = tiny_models.write(tmp_path_factory.mktemp("models"), "classification")
+    folder = tmp_path_factory.mktemp("models") / "classification"
+    shutil.copytree(FOLDERS["classification"], folder)
     (folder / "model.py").write_text("raise SystemExit\n")
     (folder / "pytorch_model.bin").write_bytes(b"pickle")
     (folder / "onnx").mkdir()

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.drawn_parameters import drawn
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.config import TransformerConfig
@@ -44,11 +45,12 @@ BATCH = TranslationBatch(
 
 @pytest.fixture(scope="module")
 def params():
-    return init_params(jax.random.key(0), CONFIG)
+    return drawn(lambda key: init_params(key, CONFIG))
 
 
 KEY = jax.random.key(5)
 MODEL = Translator(CONFIG)
+embedded = jax.jit(embed, static_argnums=1)
 losses_of = jax.jit(lambda params, batch: example_losses(MODEL, params, batch))
 
 
@@ -88,7 +90,7 @@ def test_parameters_are_counted(params):
 def test_positions_are_a_rotation_apart():
     """Sinusoids: moving on by one position is one fixed linear map."""
     zero = {"embedding": jnp.zeros((13, 8))}
-    table = np.asarray(embed(zero, CONFIG, jnp.zeros((1, 40), jnp.int32))[0])
+    table = np.asarray(embedded(zero, CONFIG, jnp.zeros((1, 40), jnp.int32))[0])
     step = np.linalg.lstsq(table[:-1], table[1:], rcond=None)[0]
     np.testing.assert_allclose(table[:-1] @ step, table[1:], atol=1e-4)
     np.testing.assert_allclose((table**2).sum(1), 4.0, rtol=1e-4)
@@ -97,9 +99,9 @@ def test_positions_are_a_rotation_apart():
 
 
 def test_tokens_enter_scaled(params):
-    zero = embed({"embedding": jnp.zeros((13, 8))}, CONFIG, BATCH.source_ids)
-    x = embed(params["embedding"], CONFIG, BATCH.source_ids)
-    rows = params["embedding"]["embedding"][BATCH.source_ids]
+    zero = np.asarray(embedded({"embedding": jnp.zeros((13, 8))}, CONFIG, BATCH.source_ids))
+    x = np.asarray(embedded(params["embedding"], CONFIG, BATCH.source_ids))
+    rows = np.asarray(params["embedding"]["embedding"])[BATCH.source_ids]
     np.testing.assert_allclose(x - zero, rows * np.sqrt(8), rtol=1e-4, atol=1e-5)
 
 

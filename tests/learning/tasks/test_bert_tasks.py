@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from support import tiny_corpora, tiny_run
+from support.drawn_parameters import drawn
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.bert_files import load_bert, save_bert
@@ -71,7 +72,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
 
 def test_a_checkpoint_that_does_not_fit_is_refused(config, tmp_path):
     experiment = build_experiment(config)
-    params = experiment.task.model.init(jax.random.key(0))
+    params = drawn(experiment.task.model.init)
     experiment.task.export(params, tmp_path / "bert")
     config.model.pretrained = str(tmp_path / "bert")
     for name, value, remedy in (
@@ -120,7 +121,7 @@ def test_a_head_and_a_missing_pooler_stay_fresh():
 def test_export_refuses_what_the_layout_cannot_hold(config, tmp_path):
     """A pre-norm stack is no BERT."""
     experiment = build_experiment(config)
-    params = experiment.task.model.init(jax.random.key(0))
+    params = drawn(experiment.task.model.init)
     sizes = experiment.task.model.sizes
     with pytest.raises(InputError, match="norm"):
         save_bert(tmp_path / "x", dataclasses.replace(sizes, norm="pre"), params)

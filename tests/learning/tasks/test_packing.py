@@ -81,7 +81,7 @@ def tiny_model(name):
     return CausalLM(sizes=sizes), params
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("qwen3", marks=pytest.mark.slow)])
 def test_a_packed_row_computes_what_rows_apart_do(name, x64):
     model, params = tiny_model(name)
     apart, together = (np.asarray(logits(model, params, each)) for each in (BATCH, ROWS))
@@ -100,7 +100,7 @@ def test_a_packed_row_computes_what_rows_apart_do(name, x64):
     assert_close(together, apart, 1e-10)
 
 
-@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+@pytest.mark.parametrize("backend", [pytest.param("vmapped", marks=pytest.mark.slow), "sharded"])
 def test_a_pipeline_has_the_same_values_and_gradients(backend):
     model, params = tiny_model("llama")
     x, mask = model.embed(params["embedding"], ROWS, None)
@@ -173,7 +173,7 @@ def test_packed_rows_train(tmp_path):
     [
         ({"task.text_column": "question"}, "no prompts with answers"),
         ({"task.train": "", "task.corpus": "synthetic"}, "no prompts with answers"),
-        ({"network.clusters": 6}, "leaves a cluster 2 rows, fewer than the batch of 4"),
+        ({"training.batch": 16}, "leaves a cluster 6 rows, fewer than the batch of 16"),
     ],
 )
 def test_packing_that_does_not_fit_is_refused(tmp_path, changes, problem):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support import tiny_bert
 from support.compilations import compiles
+from support.drawn_parameters import drawn
 
 from collapipe_jax.learning.models.bert import UNLABELLED, BertWithHead, LabelledBatch, predict
 from collapipe_jax.learning.tasks.bert_tasks import BertTask
@@ -38,7 +39,7 @@ def test_losses_and_labels_of_short_rows_are_those_of_whole_ones(short, groups):
     labels = np.where(ids > 0, rng.integers(0, 3, ids.shape), UNLABELLED)
     batch = LabelledBatch(ids.astype(np.int32), labels.astype(np.int32))
     model = BertWithHead(sizes=sizes, labels=3, pools=False)
-    params = jax.jit(model.init)(jax.random.key(0))
+    params = drawn(model.init)
     parts = list(by_length(model, batch))
     assert len(parts) == groups
     numbers = np.concatenate([rows for rows, _ in parts])

@@ -112,7 +112,9 @@ def test_loss_is_the_mean_over_tokens_not_over_batches(params, data):
     assert abs(loss - np.mean(-log_p.sum(1) / lengths)) > 1e-3  # the mean over sentences
 
 
-@pytest.mark.parametrize("batch", [1, 11, 1000])
+@pytest.mark.parametrize(
+    "batch", [1, *(pytest.param(size, marks=pytest.mark.slow) for size in (11, 1000))]
+)
 def test_loss_does_not_depend_on_the_cut(params, data, monkeypatch, batch):
     arrays = some(data.test.arrays)
     monkeypatch.setattr(held_out, "_BATCH", batch)
@@ -129,7 +131,7 @@ def test_loss_ignores_dropout_and_smoothing(params, data):
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_translations_stand_in_the_order_of_their_sources(params, data, beams):
     arrays = some(data.test.arrays)
     texts = objective(data).translate(params, arrays.source_ids, beams)

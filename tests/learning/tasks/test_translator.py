@@ -23,7 +23,7 @@ def objective():
 
 @pytest.fixture(scope="module")
 def params(objective):
-    return objective.model.init(jax.random.key(0))
+    return jax.jit(objective.model.init)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
