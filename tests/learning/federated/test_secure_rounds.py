@@ -16,6 +16,7 @@ from support.tagger_rounds import (
     outcome,
     start,
 )
+from support.tiny_transformer import CONFIG
 
 from collapipe_jax.learning.federated.data_parallel_learner import (
     DataParallelLearner,
@@ -26,6 +27,7 @@ from collapipe_jax.learning.federated.optimizers import (
 )
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
+from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 
 FIELDS = learner_fields("momentum")
 
@@ -152,11 +154,15 @@ def test_the_servers_part_of_a_split_model_is_not_quantised():
 def test_runs_side_by_side_are_each_as_alone():
     numbers = {"dropout_probability": (0.3, 0.0, 1.0), "ring_bits": (24, 32, 20)}
     runs = [dict(zip(numbers, each, strict=True)) for each in zip(*numbers.values(), strict=True)]
-    learners = [PIPELINE.replace(rules=rules(**run)) for run in runs]
-    state, keys = PIPELINE.init(start()), jax.random.split(KEY, len(runs))
+    model, rng = Translator(CONFIG), np.random.default_rng(0)
+    ids = rng.integers(4, 12, (2, 2, CLUSTERS, BATCH, 5), np.int32)
+    ids[1, ..., 0] = 1
+    learners = [PIPELINE.replace(model=model, rules=rules(**run)) for run in runs]
+    state = learners[0].init(jax.jit(model.init)(jax.random.key(0)))
+    keys = jax.random.split(KEY, len(runs))
 
     def one(learner, key):
-        return learner.round(state, make_batches(0), outcome(), key, 0)
+        return learner.round(state, TranslationBatch(*ids), outcome(), key, 0)
 
     together = jax.vmap(one)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *learners), keys)
     for run, (learner, key) in enumerate(zip(learners, keys, strict=True)):
