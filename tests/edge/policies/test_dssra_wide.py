@@ -102,8 +102,8 @@ def test_the_published_answer_is_found_without_routes_and_begins_the_search(
         quick_jit(jax.vmap(lambda problem, policy=policy: policy(problem, config=LIGHT)))(networks)
         for policy in (dssra, dssra_wide)
     )
-    np.testing.assert_allclose(alone.objective, published.objective, rtol=1e-4)
-    np.testing.assert_allclose(whole.objective, found[0].objective, rtol=1e-4)
+    np.testing.assert_allclose(alone.objective, published.objective, rtol=1e-3)
+    np.testing.assert_allclose(whole.objective, found[0].objective, rtol=1e-3)
 
 
 def test_gateways_are_as_good_as_the_best_of_all_by_brute_force(networks, found):
