@@ -106,7 +106,7 @@ def test_split_models_with_the_largest_reliable_shares_have_the_target_divergenc
     radio = problem.radio.replace(bs_power_w=jnp.asarray(1e9))  # no loss on the way down
     decision = splitfed(problem, shares="equal")
     sinr = client_links(problem, decision).uplink_sinr
-    radio = radio.replace(outage_threshold=jnp.min(sinr) / 30.0)
+    radio = radio.replace(outage_threshold=jnp.min(sinr) / 10.0)
     problem = problem.replace(radio=radio)
     lossless = float(jnp.sum(client_divergence(problem, decision).lossless))
     control = problem.control.replace(divergence_target=jnp.asarray(1.3 * lossless))
