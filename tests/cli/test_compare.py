@@ -53,11 +53,18 @@ def finished(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize(
-    "name", ["static_pipeline", pytest.param("vanilla_fl", marks=pytest.mark.slow)]
-)
-def test_what_is_on_file_is_what_was_simulated(finished, name):
-    result = load_realisations(finished, "compare")
+def test_what_is_on_file_is_what_was_simulated(finished):
+    check_what_was_simulated(finished, "static_pipeline")
+
+
+@pytest.mark.slow
+def test_what_is_on_file_of_clients_is_what_was_simulated(tmp_path):
+    run(tmp_path / "run", "--policies=splitfed")
+    check_what_was_simulated(tmp_path / "run", "splitfed")
+
+
+def check_what_was_simulated(workdir, name):
+    result = load_realisations(workdir, "compare")
     config = ConfigDict(result.settings["config"])
     params = build_system_params(config, np.full(2, 0.5))
     index = 2  # in the second, filled-up chunk

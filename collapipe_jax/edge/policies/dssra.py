@@ -139,7 +139,13 @@ def dssra_wide(
       InputError: as :func:`dssra`, or if moments that move have a cost.
     """
     problem = jax.lax.stop_gradient(problem)
-    published = dssra(problem, micro_batches, config).decision
+    return _widen(problem, dssra(problem, micro_batches, config).decision, micro_batches, config)
+
+
+def _widen(
+    problem: RoundProblem, published: Decision, micro_batches: int, config: SearchConfig
+) -> Solution:
+    """The best of a decision without routes and all searches for gateways."""
     first = published.replace(routes=control_unit_routes(problem))
     routed = problem.replace(routes=likeliest_routes(problem))
     return _improve(routed, first, micro_batches, config._replace(gateways=True))

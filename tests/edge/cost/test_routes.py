@@ -15,7 +15,7 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.feasibility import violations
 
 LAWS = [{}, {"duplex": "half"}]
-# The rates of a reliable network are those of its own tests, whoever the gateway is.
+# Reliable links have tests of their own, and their rates do not depend on the gateway.
 LAWS += [pytest.param({"retransmissions": "reliable"}, marks=pytest.mark.slow)]
 names_of_broken = quick_jit(violations)
 

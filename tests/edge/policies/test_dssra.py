@@ -28,7 +28,7 @@ from experiments.benchmarks.solver.networks import NetworkShape, sample_problems
 from experiments.double_precision import in_double
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
-NETWORKS = 60
+NETWORKS = 120
 LIGHT = SearchConfig(
     allocation_steps=(6, 6, 6, 12), candidates=3, cluster_candidates=4, cluster_steps=5
 )
@@ -246,25 +246,25 @@ def test_other_networks_and_queues_are_not_compiled_again(solved):
     def scaled(leaf, decades):
         return np.asarray(leaf) * np.float32(10.0 ** rng.uniform(-decades, decades, leaf.shape))
 
-    radio, control, compute = problem.radio, problem.control, problem.compute
-    radio = radio.replace(
-        d2d_gain=scaled(radio.d2d_gain, 0.5),
-        d2e_gain=scaled(radio.d2e_gain, 0.5),
-        cross_gain=scaled(radio.cross_gain, 0.5),
-    )
-    control = control.replace(
-        v=scaled(control.v, 1),
-        energy_queue=scaled(control.energy_queue, 1),
-        divergence_queue=scaled(control.divergence_queue, 1),
-    )
-    compute = compute.replace(flops_per_s=scaled(compute.flops_per_s, 0.3))
-    with compiles(solve_table, 0):
-        found, cost, static, feasible = solve_all(
-            problem.replace(radio=radio, control=control, compute=compute)
+    for _ in range(2):
+        radio, control, compute = problem.radio, problem.control, problem.compute
+        radio = radio.replace(
+            d2d_gain=scaled(radio.d2d_gain, 0.5),
+            d2e_gain=scaled(radio.d2e_gain, 0.5),
+            cross_gain=scaled(radio.cross_gain, 0.5),
         )
-    assert np.all(feasible)
-    assert np.all(np.isfinite(found.objective))
-    assert np.all(cost.objective <= static.objective * (1 + 1e-5))
+        control = control.replace(
+            v=scaled(control.v, 1),
+            energy_queue=scaled(control.energy_queue, 1),
+            divergence_queue=scaled(control.divergence_queue, 1),
+        )
+        compute = compute.replace(flops_per_s=scaled(compute.flops_per_s, 0.3))
+        problem = problem.replace(radio=radio, control=control, compute=compute)
+        with compiles(solve_table, 0):
+            found, cost, static, feasible = solve_all(problem)
+        assert np.all(feasible)
+        assert np.all(np.isfinite(found.objective))
+        assert np.all(cost.objective <= static.objective * (1 + 1e-5))
 
 
 @pytest.mark.slow

@@ -18,10 +18,7 @@ from collapipe_jax.learning.federated.aggregation import (
 from collapipe_jax.learning.models.split_model import example_losses
 from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 
-DRAWS = 100_000
-
-
-BATCH = 8
+DRAWS, BATCH = 100_000, 8
 
 
 @jax.jit

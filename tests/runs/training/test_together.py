@@ -18,8 +18,7 @@ from collapipe_jax.runs.training import loop
 from collapipe_jax.runs.training import loop as device_shares
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.runs.training.loop import round_inputs, train, train_together
-from collapipe_jax.runs.training.network_ahead import NetworkAhead, initial_network
-from collapipe_jax.runs.training.network_ahead import _decide_window as decide_window
+from collapipe_jax.runs.training.network_ahead import NetworkAhead, _decide_window, initial_network
 from collapipe_jax.runs.training.ongoing_run import OngoingRun, initial_run_state, learning_place
 
 VARIED = [
@@ -177,5 +176,5 @@ def test_what_is_compiled_ahead_is_not_compiled_again(experiments, tmp_path):
         part = loop._Part([run], [experiment.learner], place, 0)
         with compiles(learn, 1):
             part.compile()
-        with compiles(learn, 0), compiles(decide_window, 0):
+        with compiles(learn, 0), compiles(_decide_window, 0):
             assert next(part.train(threading.Event())) == 1
