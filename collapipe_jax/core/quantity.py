@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import math
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, dataclass_transform
 
@@ -218,6 +219,25 @@ def check_product(sizes: Mapping[str, int]) -> None:
     if (product := math.prod(sizes.values())) > _LARGEST_INT:
         key = max(sizes, key=lambda name: sizes[name])
         problem = f"{' times '.join(sizes)} is {product}, beyond {_LARGEST_INT}"
+        raise InputError(key, sizes[key], problem, "Lower it")
+
+
+def check_array(what: str, sizes: Mapping[str, int], entries: int | None = None) -> None:
+    """Refuse an array that is larger than the memory of this machine.
+
+    Args:
+      what: what it holds.
+      sizes: what its size depends on, by key; the largest one is named.
+      entries: of 4 bytes each; the product of the sizes by default.
+
+    Raises:
+      InputError: naming the key of the largest size.
+    """
+    needed = 4 * (math.prod(sizes.values()) if entries is None else entries)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        key = max(sizes, key=lambda name: sizes[name])
+        problem = f"{what} would take {needed / 2**30:.3g} GiB, of {there / 2**30:.3g} there are"
         raise InputError(key, sizes[key], problem, "Lower it")
 
 

@@ -2,11 +2,10 @@
 
 import functools
 import hashlib
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax.traverse_util import unflatten_dict
@@ -14,30 +13,30 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.core.batch_axis import stack
 from collapipe_jax.core.errors import InputError, Step, ValidValues, collect, nearest
-from collapipe_jax.core.quantity import Quantity, check_product
+from collapipe_jax.core.quantity import Quantity
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import Radio
 from collapipe_jax.edge.network.devices import Compute
-from collapipe_jax.edge.policies.client_policies import find_count, find_cut
 from collapipe_jax.edge.system import NetworksOnFile
-from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_parameters
-from collapipe_jax.learning.tasks.registry import find_task
-from collapipe_jax.learning.tasks.scores import check_installed
-from collapipe_jax.runs.config.default import DEFAULTS, KEYS, RENAMED
+from collapipe_jax.runs.config.default import DEFAULTS, KEYS, RENAMED, Config
 from collapipe_jax.runs.config.keys import Key
-from collapipe_jax.runs.config.rules import (
-    NETWORK_RULES,
-    PIPELINE_RULES,
-    ROW_RULES,
-    SECURE_RULES,
-    TRAINING_RULES,
-    check_rules,
-    task_rules,
-)
+from collapipe_jax.runs.config.rules import check_rules, common_rules
 from collapipe_jax.runs.documents import read_network
 
 _REFERENCE = "docs/reference/configuration.md"
 """Page with all keys."""
+
+
+class CheckedConfig(NamedTuple):
+    """A configuration that was judged: all that is built from one reads this."""
+
+    config: Config  # values with the types of the defaults, and what follows from networks on file
+    networks: NetworksOnFile | None
+
+    @classmethod
+    def from_values(cls, values: ValidValues, networks: NetworksOnFile | None) -> "CheckedConfig":
+        """The configuration of values by ``"section.key"`` of which none is wrong."""
+        return cls(ConfigDict(unflatten_dict(values, sep=".")), networks)
 
 
 def check_config(config: ConfigDict, unknown: Mapping[str, Any] | None = None) -> ConfigDict:
@@ -48,60 +47,42 @@ def check_config(config: ConfigDict, unknown: Mapping[str, Any] | None = None) -
       unknown: keys that it has no place for, reported with what else is wrong.
 
     Returns:
-      The configuration as :func:`typed_values` has it.
+      The configuration with the types of the defaults, and what follows from networks on file.
 
     Raises:
       InputError: naming the key that is wrong, or all of them.
     """
     with collect() as step:
-        values = check_values(config.to_dict(), step, unknown)
-    return ConfigDict(unflatten_dict(values, sep="."))
+        values, networks = check_values(config.to_dict(), step, unknown)
+        check_rules(common_rules(), values, step)
+    return CheckedConfig.from_values(values, networks).config
 
 
-def check_values(
-    found: Mapping[str, Any], step: Step, unknown: Mapping[str, Any] | None = None
-) -> ValidValues:
-    """The values of a nested configuration that are fine, as ``"section.key"``.
-
-    Steps report the others, and keys that contradict each other. A check is left out
-    where one of its keys is wrong.
-    """
-    for name, value in (unknown or {}).items():
-        with step():
-            raise _unknown_key(name, value)
-    fine = _fine_values(found, step)
-    with step():
-        _follow_networks(fine)
-    with step():
-        _check_sizes(fine, step)
-    rules = NETWORK_RULES, task_rules(), PIPELINE_RULES, TRAINING_RULES, SECURE_RULES, ROW_RULES
-    for group in rules:
-        check_rules(group, fine, step)
-    return fine
-
-
-def check_needs(fine: ValidValues, step: Step) -> None:
-    """Report keys that training needs and that are empty; take them out of the fine ones."""
-    kind = fine["task.kind"]
-    for name, remedy in find_task(kind).needs.items():
-        with step():
-            if not (value := fine[name]):
-                del fine[name]
-                raise InputError(name, value, f"{kind} needs it", remedy)
-
-
-def typed_values(found: Mapping[str, Any]) -> tuple[dict[str, Any], NetworksOnFile | None]:
-    """The values of a configuration with the types of the defaults, each within its bounds.
-
-    They have what follows from networks on file, which come with them.
+def typed_config(config: Config) -> CheckedConfig:
+    """A configuration with the types of the defaults, without the rules across its keys.
 
     Raises:
       InputError: on an unknown or missing key, a wrong type or a value out of bounds; or on all.
     """
     with collect() as step:
-        fine = _fine_values(found, step)
+        values, networks = check_values(config.to_dict(), step)
+    return CheckedConfig.from_values(values, networks)
+
+
+def check_values(
+    found: Mapping[str, Any], step: Step, unknown: Mapping[str, Any] | None = None
+) -> tuple[ValidValues, NetworksOnFile | None]:
+    """Right values of a nested configuration, as ``"section.key"``, and networks on file.
+
+    Steps report the others. A check is left out where one of its keys is wrong.
+    """
+    for name, value in (unknown or {}).items():
+        with step():
+            raise _unknown_key(name, value)
+    fine, networks = _fine_values(found, step), None
+    with step():
         networks = _follow_networks(fine)
-    return unflatten_dict(fine, sep="."), networks
+    return fine, networks
 
 
 def _fine_values(
@@ -156,82 +137,6 @@ def _typed_value(name: str, found: Any, default: Any, quantity: Quantity) -> Any
     if kind in (int, float) or quantity.choices:
         quantity.check(name, found, default)
     return kind(found)
-
-
-def _check_sizes(config: ValidValues, step: Step) -> None:
-    """Products of sizes have room in memory and in 32 bits, and a cut is of the encoder."""
-    with step():
-        _check_network_memory(config, step)
-    for name in ("training.batch", "training.rounds"):
-        with step():
-            names = name, "training.local_steps"
-            check_product({each: config[each] for each in names})
-    with step():
-        find_cut(config["policy.cut"], config["model.encoder_blocks"])
-    with step():
-        samples = range(1, config["training.batch"] + 1)
-        find_count("policy.accumulation", config["policy.accumulation"], samples)
-    with step():
-        samples = range(1, config["training.batch"] + 1)
-        name = "policy.client_micro_batches"
-        find_count(name, config[name], samples)
-    with step():
-        devices = range(1, config["network.devices"] + 1)
-        find_count("policy.clients", config["policy.clients"], devices)
-    with step():
-        check_installed("evaluation.bleu_tokenizer", config["evaluation.bleu_tokenizer"])
-
-
-_PAIR_BYTES = 200  # of a synthetic pair of sentences, as Python holds it
-
-
-def check_array(what: str, sizes: Mapping[str, int], entries: int | None = None) -> None:
-    """Refuse an array that is larger than the memory of this machine.
-
-    Args:
-      what: what it holds.
-      sizes: what its size depends on, by key; the largest one is named.
-      entries: of 4 bytes each; the product of the sizes by default.
-
-    Raises:
-      InputError: naming the key of the largest size.
-    """
-    needed = NUMBER_BYTES * (math.prod(sizes.values()) if entries is None else entries)
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        key = max(sizes, key=lambda name: sizes[name])
-        problem = f"{what} would take {needed / 2**30:.3g} GiB, of {there / 2**30:.3g} there are"
-        raise InputError(key, sizes[key], problem, "Lower it")
-
-
-def _check_network_memory(fine: ValidValues, step: Step) -> None:
-    """Refuse networks whose gains, or whose partitions, have no room."""
-    sizes = {name: fine[name] for name in ("network.clusters", "network.devices")}
-    nodes = fine["network.clusters"] * (fine["network.devices"] + 1)
-    with step():
-        check_array("gains between all nodes", sizes, nodes**2)
-    with step():
-        sizes |= {"model.encoder_blocks": fine["model.encoder_blocks"]}
-        check_array("partitions of all clusters", sizes)
-
-
-def check_training_memory(fine: ValidValues, step: Step) -> None:
-    """Refuse training whose texts of a round, or whose model, have no room."""
-    with step():
-        texts = ("training.local_steps", "training.batch", "network.clusters", "task.source_length")
-        check_array("the texts of a round", {name: fine[name] for name in texts})
-    with step():
-        names = ("model.width", "model.feed_forward_width", "model.encoder_blocks")
-        sizes = {name: fine[name] for name in names}
-        width, inner, blocks = sizes.values()
-        check_array("the encoder", sizes, blocks * block_parameters(width, inner))
-    with step():
-        rows = {name: fine[name] for name in ("task.vocabulary_size", "model.ngram_buckets")}
-        check_array("the table of tokens", rows, sum(rows.values()) * fine["model.width"])
-    with step():
-        if fine["task.corpus"] == "synthetic" and not fine["task.train"]:
-            pairs = {"task.pairs": fine["task.pairs"]}
-            check_array("the corpus", pairs, pairs["task.pairs"] * _PAIR_BYTES // NUMBER_BYTES)
 
 
 # Networks on file that a configuration names, in place of drawn ones.

@@ -16,7 +16,7 @@ _OF_A_CLUSTER, _OF_CLUSTERS = 6, 3
 
 
 def build_embedding_rows(
-    config: Config, work: ModelCounts, counts: RowCounts | None
+    config: Config, work: ModelCounts, counts: RowCounts | None = None
 ) -> EmbeddingRows | None:
     """Rows that a round reads: of texts that were counted, or by Heaps' law; None if all travel.
 

@@ -13,10 +13,10 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.core.errors import InputError, Step, ValidValues, collect, rename_error_keys
+from collapipe_jax.core.errors import InputError, Step, ValidValues, collect
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.policies.registry import Policy, make_policy, policy_entry
-from collapipe_jax.edge.system import EdgeSystem
+from collapipe_jax.edge.system import EdgeSystem, NetworksOnFile
 from collapipe_jax.learning.federated.aggregation import ErasureLaw
 from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.learning.federated.learner import Learner
@@ -34,16 +34,16 @@ from collapipe_jax.learning.federated.privacy import (
 from collapipe_jax.learning.federated.quantisation import quantiser_of
 from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
 from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
-from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.rows_read import count_rows
 from collapipe_jax.learning.tasks.sampling import split_samples
 from collapipe_jax.learning.tasks.task import Task
-from collapipe_jax.runs.config.checks import check_needs, check_training_memory, check_values
+from collapipe_jax.runs.config.checks import CheckedConfig, check_values
 from collapipe_jax.runs.config.default import KEYS, Config
+from collapipe_jax.runs.config.embedding_rows import build_embedding_rows
 from collapipe_jax.runs.config.keys import Key
-from collapipe_jax.runs.config.rules import PRIVACY_RULES, TRAINED_RULES, check_rules
-from collapipe_jax.runs.config.system import build_system
+from collapipe_jax.runs.config.rules import check_rules, training_rules
+from collapipe_jax.runs.config.system import make_system, make_system_params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,16 +133,14 @@ def build_experiment(
         what the network or the sizes of the corpus do not allow.
     """
     same = next((one for one in like if _has_same_samples(one.config, config)), None)
-    config, corpus = _check(config, unknown, same)
-    training = config.training
-    optimizers = build_optimizers(config)
-    build_system(config)  # before the long work on the corpus
-    if same is not None:
-        task = same.task
-    else:
-        task = find_task(config.task.kind).from_config(config, corpus)
+    checked, kind, corpus = _check(config, unknown, same)
+    config, training = checked.config, checked.config.training
+    params = make_system_params(checked)
+    make_system(config, params)  # refuses a network before the long work on the corpus
+    task = kind.from_config(config, corpus) if same is None else same.task
+    seed = seed_of(config, "task")
     cluster_indices = split_samples(
-        seed_of(config, "task"),
+        seed,
         config.task.split,
         task.data.split_keys,
         config.network.clusters,
@@ -157,24 +155,26 @@ def build_experiment(
             problem = f"leaves a cluster {least} rows, fewer than the batch of {training.batch}"
             remedy = "Give False, use fewer clusters, or lower training.batch"
             raise InputError("task.packing", True, problem, remedy)
-    row_counts = None
+    learning = params.learning.replace(cluster_weight=jnp.asarray(weight, jnp.float32))
+    params = params.replace(learning=learning)
     if config.payload.embedding_rows == "touched":
-        rows, seed = config.task.vocabulary_size, seed_of(config, "task")
-        row_counts = count_rows(task, cluster_indices, rows, seed)
+        row_counts = count_rows(task, cluster_indices, config.task.vocabulary_size, seed)
+        rows = build_embedding_rows(config, kind.count_work(config), row_counts)
+        params = params.replace(embedding_rows=rows)
     return Experiment(
         config=config.to_dict(),
         corpus=corpus,
         task=task,
         cluster_indices=cluster_indices,
         cluster_weight=weight,
-        optimizers=optimizers,
+        optimizers=build_optimizers(config),
         rules=build_rules(config),
         execution=_build_execution(config),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
             pooled=training.survivor_weight == "pooled",
         ),
-        system=build_system(config, weight, row_counts),
+        system=make_system(config, params),
         policy=make_policy(**config.policy),
     )
 
@@ -204,21 +204,14 @@ def _has_same_samples(found: Mapping[str, Any], config: Config) -> bool:
 
 def _check(
     config: Config, unknown: Mapping[str, Any] | None, same: Experiment | None
-) -> tuple[Config, Any]:
-    """The configuration with the number of labels, and the corpus of a task that reads files."""
-    corpus = None
+) -> tuple[CheckedConfig, type[Task], Any]:
+    """The configuration with the number of labels, its task, and the corpus it reads, if any."""
     with collect() as step:
-        fine = _check_settings(config, unknown, step)
-        partial, _ = _sections(fine)
-        task = find_task(fine["task.kind"])
-        if same is not None:
-            corpus = same.corpus
-        else:
-            corpus = task.read_corpus(partial)
-    config = ConfigDict(unflatten_dict(fine, sep="."))
-    if corpus is not None and "task.labels" in task.reads:
-        config.task.labels = len(corpus.labels)
-    return config, corpus
+        fine, networks, kind = _check_settings(config, unknown, step)
+        corpus = kind.read_corpus(_sections(fine)[0]) if same is None else same.corpus
+    if corpus is not None and "task.labels" in kind.reads:
+        fine["task.labels"] = len(corpus.labels)
+    return CheckedConfig.from_values(fine, networks), kind, corpus
 
 
 def check_experiment(config: Config) -> None:
@@ -230,30 +223,31 @@ def check_experiment(config: Config) -> None:
       InputError: naming key, value and remedy of all that is wrong.
     """
     with collect() as step:
-        _check_settings(config, None, step)
-    if "task.labels" in find_task(config.task.kind).reads and not config.task.labels:
-        config = config.copy_and_resolve_references()
-        config.task.labels = 2
-    build_system(config)
+        fine, networks, kind = _check_settings(config, None, step)
+    if "task.labels" in kind.reads and not fine["task.labels"]:
+        fine["task.labels"] = 2
+    checked = CheckedConfig.from_values(fine, networks)
+    make_system(checked.config, make_system_params(checked))
 
 
-def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Step) -> ValidValues:
-    """The right values of a configuration by key; what is wrong with the others is collected."""
-    fine = check_values(config.to_dict(), step, unknown)
+def _check_settings(
+    config: Config, unknown: Mapping[str, Any] | None, step: Step
+) -> tuple[ValidValues, NetworksOnFile | None, type[Task]]:
+    """Right values by key, networks on file and the task; steps report what is wrong."""
+    fine, networks = check_values(config.to_dict(), step, unknown)
+    kind = find_task(fine["task.kind"])
+    for name, remedy in kind.needs.items():
+        with step():
+            if not (value := fine[name]):
+                del fine[name]  # so that nothing else is said of it
+                raise InputError(name, value, f"{fine['task.kind']} needs it", remedy)
+    check_rules(training_rules(), fine, step)
+    whole = _sections(fine)[1]
     with step():
-        check_needs(fine, step)
+        kind.make_sizes(whole)
     with step():
-        check_training_memory(fine, step)
-    check_rules((*TRAINED_RULES, *PRIVACY_RULES), fine, step)
-    with step(), rename_error_keys({"mesh": "pipeline.backend"}):
-        if fine["pipeline.backend"] == "sharded":
-            make_pipeline_mesh(fine["network.clusters"], fine["network.devices"])
-    task, whole = find_task(fine["task.kind"]), _sections(fine)[1]
-    with step():
-        task.make_sizes(whole)
-    with step():
-        task.check_pretrained(whole)
-    return fine
+        kind.check_pretrained(whole)
+    return fine, networks, kind
 
 
 def _sections(fine: ValidValues) -> tuple[ValidValues, ValidValues]:

@@ -2,17 +2,23 @@
 
 A row names the keys, the condition that breaks the rule, the problem and the remedy. The first
 key is to blame. Conditions get the values of the keys, and so do texts: ``{1}`` is the second
-value, and ``{result}`` is what the condition gave.
+value, and ``{result}`` is what the condition gave. A condition that raises an ``InputError`` says
+itself what is wrong.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from collapipe_jax.core.errors import InputError, Step, ValidValues
+from collapipe_jax.core.errors import InputError, Step, ValidValues, rename_error_keys
+from collapipe_jax.core.quantity import check_array, check_product
+from collapipe_jax.edge.policies.client_policies import find_count, find_cut
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.learning.federated import privacy as accountant
 from collapipe_jax.learning.federated.secure_aggregation import LEAST_ANSWERS
+from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_parameters
+from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.learning.tasks.registry import TASKS, find_task
+from collapipe_jax.learning.tasks.scores import check_installed
 from collapipe_jax.runs.config.default import DEFAULTS
 
 _LONGEST_WALK_M = 1e6  # single precision tells no place in a disc after it
@@ -23,8 +29,8 @@ class Rule(NamedTuple):
 
     keys: tuple[str, ...]
     is_broken: Callable[..., object]
-    problem: str
-    remedy: str
+    problem: str = ""
+    remedy: str = ""
 
 
 def check_rules(rules: Iterable[Rule], config: ValidValues, step: Step) -> None:
@@ -49,9 +55,89 @@ def _by_clients(policy: str) -> bool:
     return policy_entry(policy).by_clients
 
 
+# --- Sizes --------------------------------------------------------------------------------------
+
+
+def _product(*keys: str) -> Rule:
+    """Integers whose product has 32 bits."""
+    return Rule(keys, lambda *sizes: check_product(dict(zip(keys, sizes, strict=True))))
+
+
+def _array(what: str, keys: tuple[str, ...], entries: Callable[..., int] | None = None) -> Rule:
+    """Sizes of an array that has room in memory; so many entries, or their product."""
+
+    def check(*values: Any) -> None:
+        sizes = {key: value for key, value in zip(keys, values, strict=True) if type(value) is int}
+        check_array(what, sizes, None if entries is None else entries(*values))
+
+    return Rule(keys, check)
+
+
+def _count(key: str, most: str) -> Rule:
+    """A number from 1 to that of another key, or the name of a rule."""
+
+    def check(count: int | str, limit: int) -> None:
+        find_count(key, count, range(1, limit + 1))
+
+    return Rule((key, most), check)
+
+
+def _check_cut(cut: str, blocks: int) -> None:
+    find_cut(cut, blocks)
+
+
+_PAIR_BYTES = 200  # of a synthetic pair of sentences, as Python holds it
+
+_SIZE_RULES = (
+    _array(
+        "gains between all nodes",
+        ("network.clusters", "network.devices"),
+        lambda clusters, devices: (clusters * (devices + 1)) ** 2,
+    ),
+    _array(
+        "partitions of all clusters",
+        ("network.clusters", "network.devices", "model.encoder_blocks"),
+    ),
+    _product("training.batch", "training.local_steps"),
+    _product("training.rounds", "training.local_steps"),
+    Rule(("policy.cut", "model.encoder_blocks"), _check_cut),
+    _count("policy.accumulation", "training.batch"),
+    _count("policy.client_micro_batches", "training.batch"),
+    _count("policy.clients", "network.devices"),
+    Rule(
+        ("evaluation.bleu_tokenizer",),
+        lambda name: check_installed("evaluation.bleu_tokenizer", name),
+    ),
+)
+
+_TRAINED_SIZE_RULES = (
+    _array(
+        "the texts of a round",
+        ("training.local_steps", "training.batch", "network.clusters", "task.source_length"),
+    ),
+    _array(
+        "the encoder",
+        ("model.width", "model.feed_forward_width", "model.encoder_blocks"),
+        lambda width, inner, blocks: blocks * block_parameters(width, inner),
+    ),
+    _array(
+        "the table of tokens",
+        ("task.vocabulary_size", "model.ngram_buckets", "model.width"),
+        lambda rows, buckets, width: (rows + buckets) * width,
+    ),
+    _array(
+        "the corpus",
+        ("task.pairs", "task.corpus", "task.train"),
+        lambda pairs, corpus, train: (
+            pairs * _PAIR_BYTES // NUMBER_BYTES if corpus == "synthetic" and not train else 0
+        ),
+    ),
+)
+
+
 # --- Networks -----------------------------------------------------------------------------------
 
-NETWORK_RULES = (
+_NETWORK_RULES = (
     *(
         Rule(
             (shortest, radius),
@@ -82,7 +168,7 @@ def _do_not_divide(counts: Any, batch: int) -> int | None:
     return next((count for count in counts if count and batch % count), None)
 
 
-PIPELINE_RULES = (
+_PIPELINE_RULES = (
     *(
         Rule(
             (key, "training.batch"),
@@ -162,13 +248,8 @@ PIPELINE_RULES = (
 # --- Training -----------------------------------------------------------------------------------
 
 
-def task_rules() -> list[Rule]:
-    """Keys that some tasks read have their defaults where the task of a run is another."""
-    read_by = {key: kind for kind, task in reversed(TASKS.items()) for key in task.reads}
-    return [_is_read(key, kind) for key, kind in sorted(read_by.items())]
-
-
 def _is_read(key: str, kind: str) -> Rule:
+    """A key that some tasks read has its default where the task of a run is another."""
     default = DEFAULTS[key]
     change = f"Give {default!r}" if default else "Clear it"
     return Rule(
@@ -179,13 +260,19 @@ def _is_read(key: str, kind: str) -> Rule:
     )
 
 
+def _task_rules() -> list[Rule]:
+    """One for each key that some tasks of the registry read, as it is now."""
+    read_by = {key: kind for kind, task in reversed(TASKS.items()) for key in task.reads}
+    return [_is_read(key, kind) for key, kind in sorted(read_by.items())]
+
+
 def _is_no_step(size: float, bound: str, steps: int) -> float | None:
     """The largest step for which the bound for local steps holds, if this one is none."""
     largest = 1.0 / (4.0 * steps)
     return largest if bound != "one_step" and not 0.0 < size <= largest else None
 
 
-TRAINING_RULES = (
+_TRAINING_RULES = (
     Rule(
         ("training.warmup_steps", "training.rounds", "training.local_steps", "training.schedule"),
         lambda warmup, rounds, steps, law: (
@@ -254,7 +341,7 @@ TRAINING_RULES = (
 )
 
 # Where rows of the embedding travel, what needs whole tables or tells of rows
-ROW_RULES = tuple(
+_ROW_RULES = tuple(
     Rule(
         ("payload.embedding_rows", *keys),
         lambda rows, *values, is_broken=is_broken: rows == "touched" and is_broken(*values),
@@ -301,8 +388,17 @@ ROW_RULES = tuple(
     )
 )
 
+
+def _has_no_mesh(backend: str, clusters: int, devices: int) -> None:
+    """Raise an ``InputError`` where several hosts have too few devices for a mesh."""
+    if backend == "sharded":
+        with rename_error_keys({"mesh": "pipeline.backend"}):
+            make_pipeline_mesh(clusters, devices)
+
+
 # What can be priced, but not trained
-TRAINED_RULES = (
+_LEARNER_RULES = (
+    Rule(("pipeline.backend", "network.clusters", "network.devices"), _has_no_mesh),
     Rule(
         ("payload.trained_fraction",),
         lambda fraction: fraction < 1.0,
@@ -335,7 +431,7 @@ def _lacks_parties(clusters: int, devices: int, policy: str, is_on: bool) -> boo
     return is_on and clusters * (devices if by_device else 1) < LEAST_ANSWERS
 
 
-SECURE_RULES = (
+_SECURE_RULES = (
     Rule(
         ("payload.update_number_bits", "secure_aggregation.enabled"),
         lambda bits, is_on: bits and is_on,
@@ -398,7 +494,7 @@ def _learns_words(kind: str, pretrained: str, corpus: str, train: str) -> bool:
 
 
 # What the noise would not cover, or what cannot be accounted for
-PRIVACY_RULES = (
+_PRIVACY_RULES = (
     Rule(
         (_NOISE, _EPSILON),
         lambda noise, epsilon: noise and epsilon,
@@ -485,3 +581,24 @@ PRIVACY_RULES = (
         "Give False",
     ),
 )
+
+
+# --- All of them --------------------------------------------------------------------------------
+
+
+def common_rules() -> tuple[Rule, ...]:
+    """What every configuration keeps."""
+    return (
+        *_SIZE_RULES,
+        *_NETWORK_RULES,
+        *_task_rules(),
+        *_PIPELINE_RULES,
+        *_TRAINING_RULES,
+        *_SECURE_RULES,
+        *_ROW_RULES,
+    )
+
+
+def training_rules() -> tuple[Rule, ...]:
+    """What a configuration keeps that is trained."""
+    return (*common_rules(), *_TRAINED_SIZE_RULES, *_LEARNER_RULES, *_PRIVACY_RULES)

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, InputWarning
@@ -49,9 +48,8 @@ from collapipe_jax.learning.federated.optimizers import (
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_counts, recomputed_flops
 from collapipe_jax.learning.tasks.registry import find_task
-from collapipe_jax.learning.tasks.rows_read import RowCounts
 from collapipe_jax.learning.tasks.task import ModelCounts
-from collapipe_jax.runs.config.checks import typed_values
+from collapipe_jax.runs.config.checks import CheckedConfig, typed_config
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.embedding_rows import build_embedding_rows
 
@@ -59,23 +57,22 @@ _LONGEST_ROUND_S = 1e9
 _NETWORKS_TRIED = 3
 
 
-def build_system(
-    config: Config,
-    cluster_weight: np.ndarray | None = None,
-    row_counts: RowCounts | None = None,
-) -> EdgeSystem:
+def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
     """Draw the network of a configuration, or read it, and check that it can work.
 
     Of a folder with several networks each seed takes the next one. Clusters have the weights
-    ``cluster_weight [N]``, by default equal ones. Rows of the embedding that a round reads are
-    those of ``row_counts``, by default by law.
+    ``cluster_weight [N]``, by default equal ones.
 
     Raises:
       InputError: if no cluster can hold the encoder, or no control unit the embedding, a round
         never ends, or, where devices are always available and stand still, a budget is under its
         floor.
     """
-    params = build_system_params(config, cluster_weight, row_counts)
+    return make_system(config, build_system_params(config, cluster_weight))
+
+
+def make_system(config: Config, params: SystemParams) -> EdgeSystem:
+    """As :func:`build_system`, of the parameters of a configuration."""
     seed = seed_of(config, "network")
     system = quick_jit(sample_system)(system_key(seed), params, seed)
     _check_can_run(system.mean_problem)
@@ -189,14 +186,22 @@ def system_params(config: Config, cluster_weight: np.ndarray | None = None) -> S
     return params
 
 
-def build_system_params(
-    config: Config,
-    cluster_weight: np.ndarray | None = None,
-    row_counts: RowCounts | None = None,
-) -> SystemParams:
+def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
     """Parameters as of :func:`system_params`, whose budgets are not tried."""
-    values, networks = typed_values(config.to_dict())
-    recorded, config = config.network.file_digest, ConfigDict(values)
+    typed = typed_config(config)
+    recorded, networks = config.network.file_digest, typed.networks
+    # Networks of a configuration that was read before must still be the same.
+    if networks is not None and recorded not in ("", typed.config.network.file_digest):
+        problem, remedy = "it changed after the configuration was read", "Read that again"
+        raise InputError("network.file", config.network.file, problem, remedy)
+    return make_system_params(typed, cluster_weight)
+
+
+def make_system_params(
+    checked: CheckedConfig, cluster_weight: np.ndarray | None = None
+) -> SystemParams:
+    """As :func:`build_system_params`, of a configuration that was judged."""
+    config, networks = checked
     control, dynamics, learning = config.control, config.dynamics, config.learning
     drift = None
     if learning.bound == "local_steps":
@@ -210,7 +215,7 @@ def build_system_params(
     sizes, work = task.make_sizes(config), task.count_work(config)
     return SystemParams(
         topology=TopologyParams(**{name: config.network[name] for name in geometry}),
-        networks=None if networks is None else _check_networks(networks, config, recorded),
+        networks=None if networks is None else _with_laws(networks, config.radio),
         propagation=PropagationParams(**config.propagation),
         dynamics=_fill(DynamicsParams, dynamics),
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
@@ -227,7 +232,7 @@ def build_system_params(
         ),
         secure_aggregation=_build_secure_exchange(config),
         signalling=_build_signalling(config),
-        embedding_rows=build_embedding_rows(config, work, row_counts),
+        embedding_rows=build_embedding_rows(config, work),
     )
 
 
@@ -240,16 +245,10 @@ def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
     return cls(**own, **others)
 
 
-def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> NetworksOnFile:
-    """Networks on file, under the laws of the configuration's radio: no document has them.
-
-    Those that an earlier check ``recorded`` by their digest must still be the same.
-    """
-    if recorded not in ("", config.network.file_digest):
-        problem, remedy = "it changed after the configuration was read", "Read that again"
-        raise InputError("network.file", config.network.file, problem, remedy)
-    radio = networks.radio.replace(**{name: config.radio[name] for name in RADIO_LAWS})
-    return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
+def _with_laws(networks: NetworksOnFile, radio: Config) -> NetworksOnFile:
+    """Networks on file, under the laws of the configuration's radio: no document has them."""
+    laws = {name: radio[name] for name in RADIO_LAWS}
+    return jax.tree.map(jnp.asarray, networks.replace(radio=networks.radio.replace(**laws)))
 
 
 def _build_switching(config: Config, sizes: EncoderConfig) -> SwitchingParams | None:

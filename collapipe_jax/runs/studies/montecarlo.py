@@ -19,12 +19,12 @@ from rich.console import Console
 
 from collapipe_jax.core.console import track
 from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.quantity import check_array
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.core.stopping import stop_between_steps
 from collapipe_jax.edge.environment import SystemRound, reset, simulate
 from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
-from collapipe_jax.runs.config.checks import check_array
 from collapipe_jax.runs.config.system import cuts_of
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import parts_of, point_config

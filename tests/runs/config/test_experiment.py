@@ -373,7 +373,7 @@ def test_network_whose_rounds_never_end(name, value):
     ],
 )
 def test_data_that_cannot_be_is_refused(name, value, key, monkeypatch):
-    monkeypatch.setattr(build, "build_system", lambda *_: None)
+    monkeypatch.setattr(build, "make_system", lambda *_: None)
     error = refusal(changed(name, value))
     assert error.key == key
     if name == "task.corpus":
@@ -381,7 +381,7 @@ def test_data_that_cannot_be_is_refused(name, value, key, monkeypatch):
 
 
 def test_lengths_that_fit_no_sentence(monkeypatch):
-    monkeypatch.setattr(build, "build_system", lambda *_: None)
+    monkeypatch.setattr(build, "make_system", lambda *_: None)
     error = refusal(changed("task.source_length", 2))
     assert "task.source_length" in error.key
     assert "task.vocabulary_size" in error.remedy
@@ -389,7 +389,7 @@ def test_lengths_that_fit_no_sentence(monkeypatch):
 
 def test_misaligned_and_missing_text_below_the_data_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("COLLAPIPE_DATA", str(tmp_path))
-    monkeypatch.setattr(build, "build_system", lambda *_: None)
+    monkeypatch.setattr(build, "make_system", lambda *_: None)
     (tmp_path / "left.txt").write_text("one\ntwo\n")
     (tmp_path / "right.txt").write_text("eins\n")
     (tmp_path / "latin.txt").write_bytes(b"gr\xfcn\tgreen\n")

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.config.checks import check_array
+from collapipe_jax.core.quantity import check_array
 from collapipe_jax.runs.config.experiment import check_experiment
 from collapipe_jax.runs.config.files import read_config
 
