@@ -6,13 +6,14 @@
 Prints the decision of every cluster; for dssra, which minimises (P2), also its certificate, a
 comparison with its neighbours and the multipliers of its limits. "As latency" divides by the cost
 of a second. With --certify a lower bound over all partitions shows how far the decision
-is from the best one.
+is from the best one. With --min-cluster-blocks the number of last blocks at the edge server is
+decided too: the one with most clusters, and of these with the least (P2).
 
 With --cluster machines have wired links. Prints the pipeline with the shortest step for a published
 model, found exactly, what limits it, and data parallelism beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
+from collapipe_jax.core.batch_axis import stack
 from collapipe_jax.core.compilation import compile_for_now, compile_together
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, collect, require_positive
@@ -29,11 +31,12 @@ from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.edge.cost.convergence import lossless_divergence
 from collapipe_jax.edge.cost.decision import Decision, Routes
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.feasibility import can_run
+from collapipe_jax.edge.cost.feasibility import can_run, violations
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import Flows, RoundCost
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.environment import best_cut, cut_value
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra, dssra_wide
 from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.edge.solver.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
@@ -72,6 +75,7 @@ def main(argv: Sequence[str]) -> None:
         out="",
         policy=("", f"{', '.join(offered)}, or one's own"),
         micro_batches=(8, "for policies that fix it"),
+        min_cluster_blocks=(-1, "least blocks in a cluster; -1 keeps the network's server_blocks"),
         **_OF_MACHINES,
     )
     parser.add_argument("--certify", action="store_true", help="bound (P2) over all partitions")
@@ -96,22 +100,39 @@ def main(argv: Sequence[str]) -> None:
         remedy = "Certify decisions of dssra, the policy that minimises (P2)"
         raise InputError("--certify", options.policy, "not the policy to certify", remedy)
     problem = read_network(options.instance)
-    if not np.any(compile_for_now(can_run, problem)(problem)):
+    cuts = _cuts(problem, options.min_cluster_blocks)
+    deepest = problem.with_cut(cuts[-1])
+    if not np.any(compile_for_now(can_run, deepest)(deepest)):
         raise InputError(
             "compute.memory_bytes",
             np.asarray(problem.compute.memory_bytes).tolist(),
-            f"no cluster can ever hold the {problem.workload.cluster_blocks} encoder blocks",
+            f"no cluster can ever hold the {deepest.workload.cluster_blocks} encoder blocks",
             "Raise the memory or shrink the model",
         )
     console = console_for_tables(_WIDTH)
     if options.policy in _EXPLAINED:
         wanted = options.policy, options.micro_batches, options.certify
-        decision, parts = _plan_and_explain(problem, *wanted)
+        cut, decision, parts = _plan_and_explain(problem, cuts, *wanted)
     else:
-        decision, parts = plan_round(problem, policy)
-    write_decision(options.out, decision, options.policy)
+        cut, decision, parts = plan_round(problem, policy, cuts)
+    if len(cuts) > 1:
+        blocks = problem.workload.blocks
+        parts = *parts, f"the edge server holds the last {cut} of {blocks} encoder blocks"
+    write_decision(options.out, decision, options.policy, cut if len(cuts) > 1 else None)
     console.print(*parts, sep="\n", highlight=False)
     console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
+
+
+def _cuts(problem: RoundProblem, min_cluster_blocks: int) -> list[int]:
+    """Numbers of last blocks at the edge server to try."""
+    given, blocks = int(problem.workload.server_blocks), int(problem.workload.blocks)
+    if min_cluster_blocks == -1:
+        return [given]
+    if not 0 <= min_cluster_blocks <= blocks - given:
+        why = f"of {blocks} blocks the edge server holds {given} at least"
+        remedy = f"Give 0 to {blocks - given}, or -1 to decide nothing"
+        raise InputError("--min-cluster-blocks", min_cluster_blocks, why, remedy)
+    return list(range(given, blocks - min_cluster_blocks + 1))
 
 
 _EXPLAINED = {"dssra": dssra, "dssra_wide": dssra_wide}
@@ -119,10 +140,10 @@ _EXPLAINED = {"dssra": dssra, "dssra_wide": dssra_wide}
 
 
 def _plan_and_explain(
-    problem: RoundProblem, policy: str, micro_batches: int, certify: bool
-) -> tuple[Decision, tuple[RenderableType, ...]]:
-    """The decision of a policy that minimises (P2), with its explanation."""
-    on_device, problem = problem, jax.device_get(problem)
+    problem: RoundProblem, cuts: Sequence[int], policy: str, micro_batches: int, certify: bool
+) -> tuple[int, Decision, tuple[RenderableType, ...]]:
+    """Cut and decision of a policy that minimises (P2), with its explanation."""
+    problem = jax.device_get(problem)
 
     def solve(problem: RoundProblem) -> Solution:
         return _EXPLAINED[policy](problem, micro_batches, _SEARCH)
@@ -139,37 +160,61 @@ def _plan_and_explain(
         kept_as=f"plan-{policy}-{micro_batches}",
         returns=(Solution, Decision, Routes, RoundCost, LatencyParts, Flows, LimitMultipliers),
     )
-    solution = jax.device_get(decide(problem))
-    (cost, lossless), multipliers = jax.device_get(evaluate(problem, solution.decision))
+
+    def plan(problem: RoundProblem) -> tuple[Solution, Any]:
+        solution = jax.device_get(decide(problem))
+        return solution, jax.device_get(evaluate(problem, solution.decision))
+
+    cut, problem, (solution, ((cost, lossless, _), multipliers)) = _at_best_cut(
+        problem, cuts, plan, lambda planned: planned[1][0]
+    )
     full = full_devices(problem, solution, decide)
     nearby = np.asarray(look_nearby(problem, solution.decision))
     why = explain(problem, solution, nearby, cost, float(lossless), multipliers, full)
     table = _decision_table(problem, solution.decision, cost)
     parts = table, _decision_summary(problem, cost), why
     if certify:
-        bound = bound_partitions(on_device, solution.decision, multipliers)
+        bound = bound_partitions(jax.device_put(problem), solution.decision, multipliers)
         parts = *parts, _certificate_of_partitions(float(solution.objective), bound)
-    return solution.decision, parts
+    return cut, solution.decision, parts
 
 
 def plan_round(
-    problem: RoundProblem, policy: Policy
-) -> tuple[Decision, tuple[RenderableType, ...]]:
-    """The decision of any policy, and its table, its summary and a remark.
+    problem: RoundProblem, policy: Policy, cuts: Sequence[int]
+) -> tuple[int, Decision, tuple[RenderableType, ...]]:
+    """Cut and decision of any policy, and its table, its summary and a remark.
 
     Limits have multipliers only at an optimum of (P2).
     """
 
     def decide(key, problem):
         decision: Any = policy(key, problem)  # a problem on file is a pipeline's
-        return decision, _appraise(problem, decision)[0]
+        return decision, _appraise(problem, decision)
 
-    arguments = jax.random.key(0), problem
-    decision, cost = jax.device_get(compile_for_now(decide, *arguments)(*arguments))
-    problem = jax.device_get(problem)
+    key = jax.random.key(0)
+    compiled = compile_for_now(decide, key, problem)
+    cut, problem, (decision, (cost, _, _)) = _at_best_cut(
+        problem, cuts, lambda problem: compiled(key, problem), lambda planned: planned[1]
+    )
     why = "no multipliers of limits: they have them only at an optimum of (P2), as with dssra"
     table = _decision_table(problem, decision, cost)
-    return decision, (table, _decision_summary(problem, cost), why)
+    return cut, decision, (table, _decision_summary(problem, cost), why)
+
+
+def _at_best_cut(
+    problem: RoundProblem,
+    cuts: Sequence[int],
+    plan: Callable[[RoundProblem], Any],
+    appraisal: Callable[[Any], tuple[RoundCost, Any, dict[str, Any]]],
+) -> tuple[int, RoundProblem, Any]:
+    """The best number of blocks at the edge server, the problem with it, and its plan."""
+    problems = [problem.with_cut(cut) for cut in cuts]
+    plans = [plan(one) for one in problems]
+    place = 0
+    if len(cuts) > 1:
+        values = [cut_value(cost, broken) for cost, _, broken in map(appraisal, plans)]
+        place = int(best_cut(stack(values)))
+    return cuts[place], *jax.device_get((problems[place], plans[place]))
 
 
 _ROWS = 10
@@ -185,10 +230,13 @@ _STATUS = {
 }
 
 
-def _appraise(problem: RoundProblem, decision: Decision) -> tuple[RoundCost, Array]:
-    """Cost of a decision, and the divergence of its round without losses."""
+def _appraise(
+    problem: RoundProblem, decision: Decision
+) -> tuple[RoundCost, Array, dict[str, Array]]:
+    """Cost of a decision, the divergence of its round without losses, and limits it breaks."""
     cost = evaluate(problem, decision)
-    return cost, lossless_divergence(problem.learning, problem.workload.batch, ~cost.absent)
+    lossless = lossless_divergence(problem.learning, problem.workload.batch, ~cost.absent)
+    return cost, lossless, violations(problem, decision)
 
 
 def _decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) -> Table:

@@ -13,7 +13,7 @@ import jax
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import violations
-from collapipe_jax.runs.documents import read_decision, read_network, write_cost
+from collapipe_jax.runs.documents import read_cut, read_decision, read_network, write_cost
 
 
 def main(argv: Sequence[str]) -> None:
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     jax.config.update("jax_enable_x64", options.x64)
 
-    problem = read_network(options.instance)
+    problem = read_cut(options.decision, read_network(options.instance))
     decision = read_decision(options.decision, problem)
     cost = jax.jit(evaluate)(problem, decision)
     broken = jax.jit(violations)(problem, decision)

@@ -132,7 +132,8 @@ def _show_round(experiment: Experiment) -> None:
         raise InputError("--dry-run", True, f"{name} decides no pipeline", remedy)
     console = console_for_tables(_WIDTH)
     problem = decide_cut(experiment, console).system.mean_problem
-    _, (table, summary, _) = plan_round(problem, experiment.policy)
+    cuts = [int(problem.workload.server_blocks)]
+    _, _, (table, summary, _) = plan_round(problem, experiment.policy, cuts)
     console.print(table, summary, sep="\n", highlight=False)
 
 

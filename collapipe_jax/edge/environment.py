@@ -3,7 +3,7 @@
 One realisation is a pure function of its key. ``jax.vmap`` over keys runs thousands.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -295,10 +295,10 @@ def try_cut(system: EdgeSystem, server_blocks: ArrayLike) -> EdgeSystem:
     return system.replace(dynamics=system.dynamics.replace(availability=everyone))
 
 
-def cut_value(first: SystemRound) -> CutValue:
-    """Value of the number of blocks at the edge server, from the first round of :func:`try_cut`."""
-    broken = jnp.any(jnp.stack(list(first.violations.values())))
-    values = CutValue(jnp.sum(first.cost.absent), first.cost.objective)
+def cut_value(cost: RoundCost, violations: Mapping[str, Array]) -> CutValue:
+    """Value of the number of blocks at the edge server, from a round with these limits broken."""
+    broken = jnp.any(jnp.stack(list(violations.values())))
+    values = CutValue(jnp.sum(cost.absent), cost.objective)
     return CutValue(*(jnp.where(broken, jnp.inf, value) for value in values))
 
 
@@ -321,7 +321,8 @@ def _scan_cuts_and_rounds(
         tried = try_cut(start.system, cuts[number])
         system = _select(is_trial, tried, start.system.with_cut(cuts[best_cut(values)]))
         after, record = simulate_round(Environment(system, state, key), policy)
-        known = jax.tree.map(lambda all_, own: all_.at[number].set(own), values, cut_value(record))
+        value = cut_value(record.cost, record.violations)
+        known = jax.tree.map(lambda all_, own: all_.at[number].set(own), values, value)
         return _select(is_trial, (state, known), (after, values)), record
 
     keys = jax.random.split(start.key, rounds)

@@ -125,8 +125,7 @@ class EdgeSystem(Struct):
 
         Budgets, reference latency and divergence target stay as they are.
         """
-        workload = self.mean_problem.workload.replace(server_blocks=jnp.asarray(server_blocks))
-        return self.replace(mean_problem=self.mean_problem.replace(workload=workload))
+        return self.replace(mean_problem=self.mean_problem.with_cut(server_blocks))
 
 
 def sample_system(key: Array, params: SystemParams, index: ArrayLike = 0) -> EdgeSystem:

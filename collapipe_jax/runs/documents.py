@@ -76,6 +76,8 @@ ROUTES = _on_file(Routes)
 """Quantities of a decision's routes by key."""
 DECISION = _on_file(Decision)
 """Quantities of a decision by key, without its routes."""
+_CUT = "server_blocks"
+"""Key of a decision, and of a network's workload."""
 COST = _on_file(RoundCost)
 """Quantities of a cost by key."""
 
@@ -219,8 +221,7 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
 
     Source: docs/file-formats.md.
     """
-    keys = {"policy", *DECISION, *ROUTES}
-    document = _read_document(path, DECISION_FORMAT, keys, frozenset(ROUTES))
+    document = _read_decision(path)
     missing = sorted(set(ROUTES) - set(document))
     if len(missing) == 1:
         raise InputError(missing[0], None, "routes need both keys", "Add it")
@@ -240,13 +241,39 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
     return Decision(**_to_jax(values), routes=Routes(**_to_jax(found)))
 
 
-def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
+def read_cut(path: str | os.PathLike, problem: RoundProblem) -> RoundProblem:
+    """The problem with the blocks at the edge server that a decision on file names, if any.
+
+    Raises:
+      InputError: if the file is no decision, or the model has fewer blocks.
+    """
+    document = _read_decision(path)
+    if _CUT not in document:
+        return problem
+    value, blocks = document[_CUT], int(problem.workload.blocks)
+    _check_shape(value, "", {}, _CUT)
+    quantities(Workload)[_CUT].check(_CUT, value)
+    if value > blocks:
+        raise InputError(_CUT, value, f"there are {blocks}", "Give at most workload.blocks")
+    return problem.with_cut(int(value))
+
+
+def _read_decision(path: str | os.PathLike) -> dict[str, Any]:
+    """The document of a decision."""
+    keys = {"policy", _CUT, *DECISION, *ROUTES}
+    return _read_document(path, DECISION_FORMAT, keys, frozenset((_CUT, *ROUTES)))
+
+
+def write_decision(
+    path: str | os.PathLike, decision: Decision, policy: str, server_blocks: int | None = None
+) -> None:
     """Write a decision, readable by :func:`read_decision`.
 
     Args:
       path: of the JSON file.
       decision: of one round, without a batch axis.
       policy: who decided, a text for the reader.
+      server_blocks: last blocks at the edge server, for :func:`read_cut`; the network's if None.
 
     Example:
       >>> import os, tempfile
@@ -257,7 +284,9 @@ def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> 
       >>> cp.write_decision(path, decision, "by hand")
       >>> same = cp.read_decision(path, problem)
     """
-    document = {"format": DECISION_FORMAT, "policy": policy}
+    document: dict[str, Any] = {"format": DECISION_FORMAT, "policy": policy}
+    if server_blocks is not None:
+        document[_CUT] = server_blocks
     if decision.routes is not None:
         document |= _to_lists(decision.routes, ROUTES)
     write_json(Path(path), document | _to_lists(decision, DECISION))

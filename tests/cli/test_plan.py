@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from collapipe_jax.cli import plan
+from collapipe_jax.cli import plan, price
 from collapipe_jax.cli import plan as explanation
 from collapipe_jax.cli.options import run_reporting_errors
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.solver.partition_bound import FullDevice
-from collapipe_jax.runs.documents import read_decision, read_network
+from collapipe_jax.runs.documents import read_cut, read_decision, read_network
 
 EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"
 
@@ -184,3 +185,38 @@ def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path, capsys):
     arguments = [f"--instance={EXAMPLE}", "--policy=oracle", f"--out={tmp_path / 'd.json'}"]
     assert run_reporting_errors(plan.main, arguments) == 2
     assert "static_pipeline" in capsys.readouterr().err
+
+
+def test_the_number_of_blocks_at_the_server_is_decided_and_priced(tmp_path, capsys):
+    out, cost = tmp_path / "decision.json", tmp_path / "cost.json"
+    options = ["--policy=static_pipeline", f"--out={out}"]
+    plan.main([f"--instance={EXAMPLE}", *options, "--min-cluster-blocks=2"])
+    printed = capsys.readouterr().out
+    network = read_network(EXAMPLE)
+    blocks = int(network.workload.blocks)
+    problems = [network.with_cut(cut) for cut in range(blocks - 2 + 1)]
+    objectives = [objective_of(each, static_pipeline(each, 8)) for each in problems]
+    best = int(np.argmin(objectives))
+    assert f"the edge server holds the last {best} of {blocks} encoder blocks" in printed
+    assert json.loads(out.read_text())["server_blocks"] == best
+    price.main([f"--instance={EXAMPLE}", f"--decision={out}", f"--out={cost}"])
+    priced = json.loads(cost.read_text())
+    assert priced["feasible"]
+    assert priced["objective"] == pytest.approx(objectives[best], rel=1e-5)
+
+
+@pytest.mark.parametrize("least", [-2, 7])
+def test_blocks_that_no_cluster_can_keep_are_refused(least, tmp_path):
+    options = ["--policy=static_pipeline", f"--out={tmp_path / 'decision.json'}"]
+    with pytest.raises(InputError, match="of 6 blocks the edge server holds 0 at least"):
+        plan.main([f"--instance={EXAMPLE}", *options, f"--min-cluster-blocks={least}"])
+
+
+@pytest.mark.parametrize("value", [7, -1, 1.5, "2", None])
+def test_a_wrong_number_of_blocks_at_the_server_is_named(value, tmp_path):
+    document = json.loads((EXAMPLE.parent / "edge.decision.json").read_text())
+    path = tmp_path / "decision.json"
+    path.write_text(json.dumps(document | {"server_blocks": value}))
+    with pytest.raises(InputError) as refused:
+        read_cut(path, read_network(EXAMPLE))
+    assert refused.value.key == "server_blocks"

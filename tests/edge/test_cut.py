@@ -28,7 +28,7 @@ def at_cut(key, params, cut):
     """Value of a cut, and the horizon that has it; all devices are always there."""
     start = reset(key, params)
     whole = simulate(start._replace(system=start.system.with_cut(cut)), policy, ROUNDS)
-    return cut_value(jax.tree.map(lambda leaf: leaf[0], whole)), whole
+    return value_of_first(whole), whole
 
 
 def same_cut(params, cut):
@@ -37,10 +37,12 @@ def same_cut(params, cut):
     return first_value(whole), whole
 
 
-@jax.jit
-@jax.vmap
-def first_value(whole):
-    return cut_value(jax.tree.map(lambda leaf: leaf[0], whole))
+def value_of_first(whole):
+    first = jax.tree.map(lambda leaf: leaf[0], whole)
+    return cut_value(first.cost, first.violations)
+
+
+first_value = jax.jit(jax.vmap(value_of_first))
 
 
 def params_of(es_flops_per_s=1e12, es_memory_bytes=0.0, memory_share=0.005):

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from collapipe_jax.core.quantity import Struct, part, positive, quantity, same
@@ -172,6 +173,11 @@ class RoundProblem(Struct):
             energy_budget_j=jnp.swapaxes(control.energy_budget_j, 0, 1),
             energy_queue=jnp.swapaxes(control.energy_queue, 0, 1),
         )
+
+    def with_cut(self, server_blocks: ArrayLike) -> "RoundProblem":
+        """The problem with another number of last blocks at the edge server."""
+        blocks = jnp.asarray(server_blocks)
+        return self.replace(workload=self.workload.replace(server_blocks=blocks))
 
     def with_energy_queue(self, queue: Array) -> "RoundProblem":
         """The problem with another energy queue, in budgets ``[N, K + 1]``."""

@@ -17,6 +17,7 @@ from rich.console import Console
 from collapipe_jax.core.batch_axis import pick, stack
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
 from collapipe_jax.edge.environment import (
+    CutValue,
     Environment,
     SystemRound,
     SystemState,
@@ -164,14 +165,15 @@ def decide_cut(experiment: Experiment, console: Console | None = None) -> Experi
 
     start = initial_network(experiment)
 
-    def first_round(cut: int) -> SystemRound:
+    def value(cut: int) -> CutValue:
         tried = dataclasses.replace(experiment, system=try_cut(experiment.system, cut))
-        return NetworkAhead([tried], [start], [0]).first_round()
+        first = NetworkAhead([tried], [start], [0]).first_round()
+        return cut_value(first.cost, first.violations)
 
     def decide() -> int:
         # One after the other, by the program that decides the run's rounds.
         tried = np.unique(cuts)
-        values = stack([cut_value(first_round(int(cut))) for cut in tried])
+        values = stack([value(int(cut)) for cut in tried])
         return int(tried[best_cut(values)])
 
     decided = hosts.on_first(decide)
