@@ -252,7 +252,16 @@ def _search_once(
         moved = ~_same_partition(found.candidate, before.candidate)
         return candidates, _Best(found.candidate, found.evaluation.objective, moved)
 
-    candidates = jax.lax.cond(looks, lambda: repeat(best.candidate, config.candidates), start)
+    def stay():
+        candidates = repeat(best.candidate, config.candidates)
+        if not config.gateways:
+            return candidates
+        # The best answer may be the published one, without broadcast.
+        assert candidates.routes is not None
+        broadcast = candidates.routes.broadcast.at[1:].set(1)
+        return candidates._replace(routes=candidates.routes.replace(broadcast=broadcast))
+
+    candidates = jax.lax.cond(looks, stay, start)
     first = jnp.where(looks, last - 1, 0)
     _, found = jax.lax.fori_loop(first, last + 1, take_turn, (candidates, best))
     better = found.objective < best.objective

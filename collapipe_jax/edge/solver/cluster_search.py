@@ -39,7 +39,7 @@ from collapipe_jax.edge.solver.active_sets import (
     step_costs,
 )
 from collapipe_jax.edge.solver.candidates import with_candidate_axis
-from collapipe_jax.edge.solver.gateways import likely_gateways
+from collapipe_jax.edge.solver.gateways import Uplinks, likely_gateways, uplinks_at
 from collapipe_jax.edge.solver.smooth_objective import Coupling, coupled_latency_cost
 
 _FILLED_SETS = 8
@@ -118,9 +118,14 @@ def search_gateways(
     others = likely_gateways(problem, _LIKELY_GATEWAYS, left_out=routes.gateway)
     gateways = jnp.concatenate([routes.gateway[None].astype(others.dtype), others])
 
+    limit_w = problem.radio.d2e_power_max_w
+    own = Uplinks(jnp.log(allocation.d2e_share), jnp.log(allocation.d2e_power / limit_w))
+
     def search(gateway):
         through = problem.replace(routes=routes.replace(gateway=gateway))
-        found = search_clusters(through, allocation, coupling)
+        share, power = jax.tree.map(jnp.exp, uplinks_at(problem, own, routes.gateway, gateway))
+        tentative = allocation._replace(d2e_share=share, d2e_power=power * limit_w)
+        found = search_clusters(through, tentative, coupling)
         gateway = jnp.broadcast_to(gateway[:, None], found.cost.shape)
         return found._replace(gateway=gateway)
 

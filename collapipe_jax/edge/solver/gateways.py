@@ -3,6 +3,8 @@
 Most of a round moves parameters. So a gateway is judged by the time of their ways alone.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -33,6 +35,41 @@ def control_unit_routes(problem: RoundProblem) -> Routes:
     """The published routes: control units are gateways, and no parameters come by broadcast."""
     gateway = jnp.zeros(problem.clusters, jnp.int32)
     return Routes(gateway=gateway, broadcast=jnp.zeros_like(gateway[0]))
+
+
+class Uplinks(NamedTuple):
+    """Logarithms of D2E shares, and of D2E powers over their maxima, ``[N, ..., R]``."""
+
+    share: Array
+    power: Array
+
+
+def uplinks_at(problem: RoundProblem, own: Uplinks, before: Array, gateway: Array) -> Uplinks:
+    """Uplinks of clusters of which some change their gateway, to start from.
+
+    A new gateway has full power: the power over the old link tells nothing of the new one. Its
+    share grows as the root of a bit's time, as where the price of the band balances that time.
+
+    Args:
+      problem: with an axis of candidates, if gateways have one.
+      own: at the gateways before.
+      before: these gateways, ``[N, ..., R]``.
+      gateway: others, likewise.
+    """
+    radio, gain = problem.radio, problem.by_node.d2e_gain
+    share = jnp.exp(own.share)
+
+    def bit_s(node):
+        at_node = jnp.take_along_axis(gain, node[None], axis=0)[0]
+        sinr = uplink_sinr(radio, radio.d2e_power_max_w, at_node, share)
+        return bit_time_s(radio, share * radio.d2e_bandwidth_hz, sinr)
+
+    growth = jnp.nan_to_num(0.5 * jnp.log(bit_s(gateway) / bit_s(before)))
+    moves = gateway != before
+    return Uplinks(
+        share=jnp.where(moves, jnp.minimum(own.share + growth, 0.0), own.share),
+        power=jnp.where(moves, 0.0, own.power),
+    )
 
 
 def likely_gateways(

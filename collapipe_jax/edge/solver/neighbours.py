@@ -8,6 +8,7 @@ Those that are impossible are masked, so all arrays have fixed sizes, with the b
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -29,10 +30,14 @@ from collapipe_jax.edge.solver.candidates import (
     repeat,
     with_candidate_axis,
 )
-from collapipe_jax.edge.solver.cluster_search import ClusterCandidates, within_range
+from collapipe_jax.edge.solver.cluster_search import ClusterCandidates, cheapest, within_range
+from collapipe_jax.edge.solver.gateways import Uplinks, uplinks_at
 from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
 from collapipe_jax.edge.solver.smooth_objective import Coupling, coupled_objective
+
+_GATEWAYS = 3
+"""Other gateways among the neighbours of a cluster."""
 
 
 class Neighbours(NamedTuple):
@@ -99,9 +104,15 @@ def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array
     scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
     log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
     log_power = jnp.where(before.d2d_power, logs.d2d_power, logs.d2d_power[0])
-    return repeat(own.logs, segments.shape[2])._replace(
+    uplink = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), segments.shape[2])
+    if problem.routes is not None:
+        uplink = uplinks_at(problem, uplink, own_routes.gateway, problem.routes.gateway)
+        log_power = jnp.where(problem.routes.gateway != own_routes.gateway, 0.0, log_power)
+    return Allocation(
         d2d_share=jnp.where(after.d2d_share, log_share, 0.0),
         d2d_power=jnp.where(after.d2d_power, log_power, 0.0),
+        d2e_share=uplink.share,
+        d2e_power=uplink.power,
     )
 
 
@@ -109,19 +120,22 @@ def neighbour_candidates(
     problem: RoundProblem,
     own: Candidates,
     coupling: Coupling,
+    count: int,
     fix: FixPartition = fix_partition,
     gateways: bool = False,
 ) -> ClusterCandidates:
-    """Neighbours of every cluster by itself, at the cost of the inherited allocation.
+    """The cheapest neighbours of every cluster by itself, with the inherited allocation.
 
     Args:
       problem: with batch axis ``[R]``.
       own: the decision, without an axis of candidates.
       coupling: to the other clusters.
+      count: how many at most.
       fix: fixes a partition.
       gateways: whether its own partition with another gateway is a neighbour, too.
     """
     others, gateway = neighbours(problem, own.segments, own.micro_batches), None
+    partitions = others.possible.shape[1]
     problem, coupling = with_candidate_axis((problem, coupling))
     if gateways:
         assert own.routes is not None
@@ -136,7 +150,7 @@ def neighbour_candidates(
     cost = coupled_objective(fixed, allocation, terms, coupling)
     cost = within_range(cost)
     choices = problem.workload.micro_batch_choices
-    return ClusterCandidates(
+    found = ClusterCandidates(
         segments=others.segments,
         micro_batches=others.micro_batches.astype(choices.dtype),
         log_share=logs.d2d_share,
@@ -144,6 +158,13 @@ def neighbour_candidates(
         cost=jnp.where(others.possible, cost, jnp.inf),
         gateway=gateway,
     )
+    if not gateways:
+        return cheapest(found, count)
+    # Before some gradient steps, over new links, the best of the gateways may cost the most.
+    kept = min(_GATEWAYS, count // 2)
+    same = jax.tree.map(lambda leaf: leaf[..., :partitions, :], found)
+    moved = jax.tree.map(lambda leaf: leaf[..., partitions:, :], found)
+    return join(cheapest(same, count - kept), cheapest(moved, kept))
 
 
 def _with_gateways(
