@@ -337,7 +337,7 @@ ENTRIES = {
     "gateways": Entry(
         "dssra_wide against all choices of gateways, on small networks",
         (
-            ".venv/bin/python -m experiments.benchmarks.solver.gateways --networks=64 --seed=9200 "
+            ".venv/bin/python -m experiments.benchmarks.solver.gateways --networks=200 --seed=9350 "
             "--out=FOLDER/summary.json",
         ),
         5,
