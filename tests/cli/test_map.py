@@ -76,6 +76,7 @@ def test_its_figure_is_drawn(mapped, tmp_path):
         (["--policies=fastest"], {}, "policy.name"),
         ([], {"x": "devices.memory_share"}, "--x"),
         ([], {"x": "devices.memory=1"}, "devices.memory"),
+        ([], {"x": "policy.name=dssra,greedy"}, "policy.name"),
         ([], {"y": "devices.memory_share=0.1"}, "devices.memory_share"),
         ([], {"x": "devices.memory_share=2"}, "devices.memory_share"),
     ],

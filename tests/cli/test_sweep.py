@@ -80,6 +80,7 @@ def test_seeds_draw_other_networks(tmp_path):
     ("more", "key"),
     [
         (["--sweep", "control.w=1,2"], "control.w"),
+        (["--sweep", "control.v=1,2 policy.name=dssra,greedy"], "policy.name"),
         (["--sweep", "control.v=1,2", "--config.control.v=3"], "control.v"),
         (["--sweep", "control.v=1,2", "--sweep", "network.devices=2,-1"], "network.devices"),
         (["--seeds=2", "--config.network.seed=3"], "network.seed"),

@@ -25,6 +25,8 @@ from collapipe_jax.runs.results.store import WHOLE, Shard
 from collapipe_jax.runs.studies.comparison import networks
 from collapipe_jax.runs.studies.montecarlo import run_policies
 
+_POLICY = "policy.name"
+
 
 class Comparisons(NamedTuple):
     """Comparisons to make, checked."""
@@ -57,6 +59,11 @@ def read_comparisons(
       InputError: naming all that is wrong at any point.
     """
     params = []
+    named = [keys[_POLICY] for axis in axes for keys in axis.keys if _POLICY in keys]
+    if named:
+        problem = "every point runs the policies of --policies"
+        remedy = "Leave this key out of the axes, and name the policies with --policies"
+        raise InputError(_POLICY, named, problem, remedy)
 
     def check(config: Config) -> None:
         if seeds > 1 and config.network.seed >= 0:
