@@ -54,6 +54,7 @@ def read_machines(path: str) -> Machines:
     if not isinstance(document, Mapping):
         raise InputError("--cluster", path, "holds no JSON object", _EXAMPLE)
     with collect() as step:
+        document = _as_meant(document, ("machines", "links"), f"{path}: ", step)
         machines = _entries(document, "machines", "name", _OF_MACHINE, step)
         links = _entries(document, "links", "between", _OF_LINK, step)
         names = [name for name, _ in machines]
@@ -66,7 +67,7 @@ def read_machines(path: str) -> Machines:
                 if not isinstance(name, str) or not name or names.count(name) > 1:
                     problem = "is no name, or one of two machines"
                     raise InputError("machines: name", name, problem, "Give each its own")
-        for ends, _ in links:
+        for ends, _ in links if names else ():
             with step():
                 _check_ends(ends, names)
     rate_bps, delay_s = np.zeros((2, len(names), len(names)))
@@ -100,15 +101,11 @@ def _entries(
     fine = []
     for place, entry in enumerate(listed if isinstance(listed, list) else ()):
         where, values = f"{key}[{place}]", {}
-        with step():
-            if not isinstance(entry, Mapping):
-                raise InputError(where, entry, "is no object", _EXAMPLE)
-        given = entry if isinstance(entry, Mapping) else {}
-        for name in given.keys() - numbers.keys() - {label}:
+        if not isinstance(entry, Mapping):
             with step():
-                near = nearest(name, [label, *numbers]) or ", ".join(numbers)
-                remedy = f"Did you mean {near}"
-                raise InputError(f"{where}.{name}", given[name], "unknown key", remedy)
+                raise InputError(where, entry, "is no object", _EXAMPLE)
+            continue
+        given = _as_meant(entry, (label, *numbers), f"{where}.", step)
         for name, number in numbers.items():
             with step():
                 values[name] = _number(f"{where}.{name}", given.get(name, number.default), number)
@@ -116,12 +113,29 @@ def _entries(
     return fine
 
 
+def _as_meant(
+    given: Mapping[str, Any], known: Sequence[str], where: str, step: Step
+) -> dict[str, Any]:
+    """An object whose unknown keys are reported, once each: a misspelt one has its value."""
+    meant = dict(given)
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            meant.setdefault(near or name, given[name])
+            with step():
+                remedy = f"Did you mean {near}" if near else f"Choose among: {', '.join(known)}"
+                raise InputError(f"{where}{name}", given[name], "unknown key", remedy)
+    return meant
+
+
 def _number(key: str, value: Any, number: _Number) -> float:
     """A number of the file, which is checked."""
     is_default = number.default is not None and value == number.default
     is_number = type(value) in (int, float) and math.isfinite(value) and value > number.least
     if not (is_default or is_number):
-        raise InputError(key, value, "missing, or no number above 0", "Correct it")
+        kind = "a number from 0 on" if number.default == number.least else "a number above 0"
+        problem = "missing" if value is None else f"not {kind}"
+        raise InputError(key, value, problem, f"Give {kind}")
     return float(value)
 
 

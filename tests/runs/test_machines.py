@@ -43,17 +43,26 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path):
     broken = {
         "machines": [
             {"name": "a", "memory_gb": -1, "tflop": 3},
-            {"name": "a", "memory_gb": 1, "tflops": 3},
+            {"name": "a", "memory_gb": 1},
             "c",
         ],
-        "links": [{"between": ["a", "x"], "gbit_s": 0}, {"between": ["a", "a"], "gbit_s": 1}],
+        "link": [
+            {"between": ["a", "x"], "gbit_s": 0, "foo": 1},
+            {"between": ["a", "a"], "gbits": 1, "rtt_ms": -0.2},
+        ],
     }
     with pytest.raises(InputError) as caught:
         read_machines(written(tmp_path, broken))
+    assert len(caught.value.errors) == 12  # two machines have the same name
     for words in (
+        "cluster.json: link = [",
+        "unknown key. Did you mean links",
         "machines[0].tflop = 3: unknown key. Did you mean tflops",
         "machines[0].memory_gb = -1",
-        "machines[0].tflops = None: missing",
+        "machines[1].tflops = None: missing. Give a number above 0",
+        "links[0].foo = 1: unknown key. Choose among: between, gbit_s, rtt_ms",
+        "links[1].gbits = 1: unknown key. Did you mean gbit_s",
+        "links[1].rtt_ms = -0.2: not a number from 0 on",
         "machines[2] = 'c': is no object",
         "links[0].gbit_s = 0",
         "machines: name = 'a'",
