@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from collapipe_jax.core.compilation import keep_freed_memory
@@ -105,19 +105,42 @@ def make_parser(description: str | None, *required: str, **options: Any) -> Pars
       description: the docstring.
       *required: names of options that must be given.
       **options: for the others the default, of the option's type, or the type of one without; or a
-        pair of it and a help text.
+        pair of it and a help text. One of False is a flag.
     """
     parser = Parser(description=description, formatter_class=_Help)
     for name in required:
         parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
     for name, option in options.items():
         default, words = option if isinstance(option, tuple) else (option, _HELP.get(name))
-        flag = f"--{name.replace('_', '-')}"
         kind = str if default is None else type(default)
         if isinstance(default, type):
             kind, default = default, None
-        parser.add_argument(flag, type=kind, default=default, help=words)
+        how: dict[str, Any] = {"type": kind, "default": default}
+        if default is False:
+            how = {"action": "store_true"}
+        parser.add_argument(_flag(name), help=words, **how)
     return parser
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def refuse_given(
+    given: argparse.Namespace, options: Mapping[str, Any], problem: str, remedy: str
+) -> None:
+    """Refuse options without effect, as of :func:`make_parser`, that are not at their defaults.
+
+    Raises:
+      InputError: naming all of them.
+    """
+    with collect() as step:
+        for name, option in options.items():
+            with step():
+                value = getattr(given, name.replace("-", "_"))
+                default = option[0] if isinstance(option, tuple) else option
+                if value != (None if isinstance(default, type) else default):
+                    raise InputError(_flag(name), value, problem, remedy)
 
 
 def run_reporting_errors(

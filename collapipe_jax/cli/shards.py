@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from collapipe_jax.cli.options import refuse_given
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import own_share
 from collapipe_jax.runs.results.experiment import Results
@@ -28,6 +29,11 @@ CLUSTER: dict[str, Any] = {
     "cluster-options": ("", "key=value,... of jobs: partition, time (minutes), cpus, gpus, ..."),
 }
 """Options of commands that start their shards themselves."""
+
+
+def refuse_without_cluster(given: argparse.Namespace) -> None:
+    """Refuse options of ``--cluster`` where it is not given."""
+    refuse_given(given, CLUSTER, "of --cluster", "Add --cluster=slurm or local, or leave it out")
 
 
 def run_shards(
@@ -63,6 +69,7 @@ def read_shards(
     """
     shard = read_shard(given.shard)
     if given.cluster is None:
+        refuse_without_cluster(given)
         return shard, lambda results, parts: None
     if shard.count > 1:
         remedy = "Give --shards, the number of them"

@@ -32,9 +32,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.cli.options import add_sweep, given_of, make_parser
+from collapipe_jax.cli.options import add_sweep, given_of, make_parser, refuse_given
 from collapipe_jax.cli.plan import plan_round
-from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
+from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards, refuse_without_cluster
 from collapipe_jax.core.console import console_for_tables, make_table
 from collapipe_jax.core.errors import InputError, InputWarning, collect
 from collapipe_jax.core.files import own_share, write_sealed
@@ -63,6 +63,8 @@ _TUNING: dict[str, Any] = {
     "test": ("", "file to score at the end; without it validation has the scores"),
     "lora": (0, "rank of adapters; 0 trains all parameters"),
 }
+_OF_MANY = {**_SWEEP, **SHARD, **{name: CLUSTER[name] for name in ("shards", "workers")}}
+"""Options of runs that share their work."""
 _WIDTH = 100
 
 
@@ -88,16 +90,12 @@ def main(argv: Sequence[str]) -> None:
     if options.sweep or options.seeds != 1:
         _train_sweep(argv, options, overrides)
         return
-    for name in ("shard", "shards", "workers", "at_once"):
-        if (value := getattr(options, name)) != parser.get_default(name):
-            remedy = "Add --sweep or --seeds, or leave it out"
-            raise InputError(f"--{name.replace('_', '-')}", value, "of a single run", remedy)
+    remedy = "Add --sweep or --seeds, or leave it out"
+    refuse_given(options, _OF_MANY, "not of a single run", remedy)
     if options.cluster is not None:
         _train_on_hosts(argv, options, overrides)
         return
-    if options.cluster_options:
-        remedy = "Add --cluster, or leave it out"
-        raise InputError("--cluster-options", options.cluster_options, "of a cluster", remedy)
+    refuse_without_cluster(options)
     with _join(options):
         _train_one(options, overrides)
 

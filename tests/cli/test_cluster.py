@@ -77,7 +77,7 @@ def test_wrong_hosts_are_reported(options, told):
     [
         ([], "would all do the same work"),
         (["--host=1"], "--cluster tells"),
-        (["--shards=2"], "of a single run"),
+        (["--shards=2"], "not of a single run"),
         (["--config.training.rounds=0"], "training.rounds"),
         (["--seeds=2"], "not with a sweep"),
     ],

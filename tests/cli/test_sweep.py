@@ -86,6 +86,8 @@ def test_seeds_draw_other_networks(tmp_path):
         (["--seeds=2", "--config.network.seed=3"], "network.seed"),
         (["--sweep", "control.v=1,2", "--shard=2/2"], "--shard"),
         (["--sweep", "control.v=1,2", "--cluster=cloud"], "--cluster"),
+        (["--sweep", "control.v=1,2", "--shards=2", "--workers=2"], "--shards"),
+        (["--sweep", "control.v=1,2", "--cluster-options=time=3"], "--cluster-options"),
         ([], "--sweep"),
     ],
 )
