@@ -13,7 +13,9 @@ With --cluster machines have wired links. Prints the pipeline with the shortest 
 model, found exactly, what limits it, and data parallelism beside it.
 """
 
-from collections.abc import Callable, Sequence
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,11 +24,12 @@ from jax import Array
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from collapipe_jax.cli.options import make_parser
+from collapipe_jax.cli.options import make_parser, refuse_given
 from collapipe_jax.core.batch_axis import stack
 from collapipe_jax.core.compilation import compile_for_now, compile_together
 from collapipe_jax.core.console import console_for_tables, make_table
-from collapipe_jax.core.errors import InputError, collect, require_positive
+from collapipe_jax.core.errors import InputError, ValidValues, collect, rename_error_keys
+from collapipe_jax.core.plugins import OWN, find
 from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.edge.cost.convergence import lossless_divergence
 from collapipe_jax.edge.cost.decision import Decision, Routes
@@ -38,7 +41,13 @@ from collapipe_jax.edge.cost.round_cost import Flows, RoundCost
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.environment import best_cut, cut_value
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra, dssra_wide
-from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.edge.policies.registry import (
+    POLICIES,
+    Policy,
+    PolicyEntry,
+    make_policy,
+    policy_entry,
+)
 from collapipe_jax.edge.solver.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
 from collapipe_jax.edge.solver.gateways import likeliest_routes
 from collapipe_jax.edge.solver.neighbours import neighbour_objectives
@@ -53,12 +62,23 @@ from collapipe_jax.edge.solver.partition_bound import (
 from collapipe_jax.runs.documents import read_network, write_decision
 
 _WIDTH = 100
+_MICRO_BATCHES = 8  # or the allowed number that is nearest
+_PIPELINES = {name: entry for name, entry in POLICIES.items() if not entry.by_clients}
+_OF_NETWORK: dict[str, Any] = {
+    "instance": "",
+    "out": "",
+    "policy": ("", f"{', '.join(_PIPELINES)}, or one's own"),
+    "micro_batches": (int, "for policies that fix it (default: 8)"),
+    "min_cluster_blocks": (-1, "least blocks in a cluster; -1 keeps the network's server_blocks"),
+    "certify": (False, "bound (P2) over all partitions"),
+}
 _OF_MACHINES: dict[str, Any] = {
     "cluster": ("", "JSON file of machines and wired links"),
     "model": ("", "with --cluster: folder of a published BERT, Llama or Qwen"),
     "batch": (16, "with --cluster: texts of a step, or requests at a time"),
     "tokens": (512, "with --cluster: tokens of a text"),
     "lora": (0, "with --cluster: rank of adapters; 0 trains all parameters"),
+    "inference": (False, "with --cluster: write texts"),
 }
 _SEARCH = DEFAULT_SEARCH._replace(
     allocation_steps=(*DEFAULT_SEARCH.allocation_steps[:-1], 200), starts=MOST_STARTS
@@ -68,39 +88,17 @@ _SEARCH = DEFAULT_SEARCH._replace(
 
 def main(argv: Sequence[str]) -> None:
     """Read the network, decide, write the decision and explain it."""
-    offered = [name for name, entry in POLICIES.items() if not entry.by_clients]
-    parser = make_parser(
-        __doc__,
-        instance="",
-        out="",
-        policy=("", f"{', '.join(offered)}, or one's own"),
-        micro_batches=(8, "for policies that fix it"),
-        min_cluster_blocks=(-1, "least blocks in a cluster; -1 keeps the network's server_blocks"),
-        **_OF_MACHINES,
-    )
-    parser.add_argument("--certify", action="store_true", help="bound (P2) over all partitions")
-    parser.add_argument("--inference", action="store_true", help="with --cluster: write texts")
-    options = parser.parse_args(argv)
-
+    options = make_parser(__doc__, **_OF_NETWORK, **_OF_MACHINES).parse_args(argv)
     if options.cluster or options.model:
         # It brings all models, which a network on file does not need.
         from collapipe_jax.cli.plan_machines import plan_machines
 
+        remedy = "Leave it out, or leave out --cluster and --model"
+        refuse_given(options, _OF_NETWORK, "of a network on file", remedy)
         plan_machines(options)
         return
-    with collect() as step:
-        for name in ("instance", "policy", "out"):
-            with step():
-                if not getattr(options, name):
-                    remedy = "Give it, or --cluster and --model for machines with wired links"
-                    raise InputError(f"--{name}", "", "is missing", remedy)
-    require_positive(micro_batches=options.micro_batches)
-    policy = make_policy(options.policy, options.micro_batches)
-    if options.certify and options.policy != "dssra":
-        remedy = "Certify decisions of dssra, the policy that minimises (P2)"
-        raise InputError("--certify", options.policy, "not the policy to certify", remedy)
-    problem = read_network(options.instance)
-    cuts = _cuts(problem, options.min_cluster_blocks)
+    right = _read_options(options)
+    problem, cuts, policy = right["problem"], right["cuts"], right["policy"]
     deepest = problem.with_cut(cuts[-1])
     if not np.any(compile_for_now(can_run, deepest)(deepest)):
         raise InputError(
@@ -111,7 +109,8 @@ def main(argv: Sequence[str]) -> None:
         )
     console = console_for_tables(_WIDTH)
     if options.policy in _EXPLAINED:
-        wanted = options.policy, options.micro_batches, options.certify
+        wanted = options.policy, options.micro_batches or _MICRO_BATCHES, options.certify
+        print("the program is built first, which may take a minute", file=sys.stderr)
         cut, decision, parts = _plan_and_explain(problem, cuts, *wanted)
     else:
         cut, decision, parts = plan_round(problem, policy, cuts)
@@ -121,6 +120,68 @@ def main(argv: Sequence[str]) -> None:
     write_decision(options.out, decision, options.policy, cut if len(cuts) > 1 else None)
     console.print(*parts, sep="\n", highlight=False)
     console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
+
+
+def _read_options(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Network, numbers of blocks at the edge server, and policy of the options.
+
+    Raises:
+      InputError: naming all that is wrong.
+    """
+    right = ValidValues()
+    with collect() as step:
+        with step():
+            remedy = "Leave it out, or give --cluster and --model instead of --instance"
+            refuse_given(options, _OF_MACHINES, "of machines with wired links", remedy)
+        for name in ("instance", "policy", "out"):
+            with step():
+                if not getattr(options, name):
+                    remedy = "Give it, or --cluster and --model for machines with wired links"
+                    raise InputError(f"--{name}", "", "is missing", remedy)
+        with step():
+            if options.policy:
+                right["entry"] = _pipeline(options.policy)
+        with step():
+            if options.certify and options.policy not in ("", "dssra"):
+                remedy = "Certify decisions of dssra, the policy that minimises (P2)"
+                raise InputError("--certify", options.policy, "not the policy to certify", remedy)
+        with step():
+            if options.instance:
+                right["problem"] = read_network(options.instance)
+        with step():
+            right["cuts"] = _cuts(right["problem"], options.min_cluster_blocks)
+        with step():
+            _check_micro_batches(options, right["entry"], right["problem"])
+            count = options.micro_batches or _MICRO_BATCHES
+            right["policy"] = make_policy(options.policy, count)
+    return right
+
+
+def _pipeline(name: str) -> PolicyEntry:
+    """Entry of a policy that decides pipelines."""
+    if name not in POLICIES:
+        find("--policy", name, _PIPELINES)
+    with rename_error_keys({"policy.name": "--policy"}):
+        entry = policy_entry(name)
+    if entry.by_clients:
+        problem = "its clients train copies of the model, and plan decides pipelines"
+        raise InputError("--policy", name, problem, f"Choose among: {', '.join(_PIPELINES)}, {OWN}")
+    return entry
+
+
+def _check_micro_batches(
+    options: argparse.Namespace, entry: PolicyEntry, problem: RoundProblem
+) -> None:
+    """Refuse a number that the policy does not take, or that it would have to replace."""
+    count, choices = options.micro_batches, problem.workload.micro_batch_choices.tolist()
+    if count is None:
+        return
+    if "micro_batches" not in entry.options:
+        why = f"{options.policy} takes no number of micro-batches"
+        raise InputError("--micro-batches", count, why, "Leave it out")
+    if count not in choices:
+        remedy = f"Choose among: {', '.join(map(str, choices))}"
+        raise InputError("--micro-batches", count, "the network does not allow it", remedy)
 
 
 def _cuts(problem: RoundProblem, min_cluster_blocks: int) -> list[int]:
@@ -290,13 +351,13 @@ def _decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
     latency = float(control.v * cost.latency_s / control.reference_latency_s)
     energy = float(np.sum(np.asarray(control.energy_queue) * over))
     divergence = float(cost.divergence / control.divergence_target)
-    node = np.unravel_index(np.argmax(over), over.shape)
+    node = map(int, np.unravel_index(np.argmax(over), over.shape))
     return (
         f"objective {float(cost.objective):.6g} = latency {latency:.4g} + energy "
         f"{energy:.4g} + divergence {float(control.divergence_queue) * divergence:.4g}\n"
         f"latency {float(cost.latency_s):.4g} s, compute {float(cost.compute_latency_s):.4g} s; "
         f"divergence {divergence:.3g} of its target;\n"
-        f"highest energy {over.max():.3g} of the budget, cluster {node[0]} node {node[1]}"
+        f"highest energy {over.max():.3g} of the budget, {_node(*node)}"
     )
 
 
@@ -414,13 +475,15 @@ def _memory(full: list[FullDevice], multipliers: LimitMultipliers) -> Renderable
         return "memory: no device is full"
     matter = [device for device in full if device.saved > 0]
     if not matter:
-        return f"memory: {len(full)} devices are full, and memory for one block more saves nothing"
+        devices = "1 device is" if len(full) == 1 else f"{len(full)} devices are"
+        return f"memory: {devices} full, and memory for one block more saves nothing"
     rows = [
         (_node(cluster, device), str(blocks), f"{saved:.3g}", _as_ms(saved, multipliers))
         for cluster, device, blocks, saved in matter[:_ROWS]
     ]
     idle = len(full) - len(matter)
-    others = f"{idle} more are full; more memory would save nothing there" if idle else None
+    are = "is" if idle == 1 else "are"
+    others = f"{idle} more {are} full; more memory would save nothing there" if idle else None
     return make_table(
         ("device", "blocks", "one more saves", "as latency, ms"),
         rows,

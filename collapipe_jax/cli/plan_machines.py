@@ -6,7 +6,13 @@ import numpy as np
 from rich.console import RenderableType
 
 from collapipe_jax.core.console import console_for_tables, make_table
-from collapipe_jax.core.errors import InputError, rename_error_keys, require_positive
+from collapipe_jax.core.errors import (
+    InputError,
+    ValidValues,
+    collect,
+    rename_error_keys,
+    require_positive,
+)
 from collapipe_jax.edge.wired import (
     Machines,
     PipelineWork,
@@ -14,7 +20,7 @@ from collapipe_jax.edge.wired import (
     best_placement,
     data_parallel_step_s,
 )
-from collapipe_jax.learning.models.config import CausalConfig
+from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.runs.machines import inference_work, read_machines, training_work
 
@@ -23,16 +29,7 @@ _WIDTH = 100
 
 def plan_machines(options: argparse.Namespace) -> None:
     """Place a published model on machines with wired links, and print the plan."""
-    for name, other in (("cluster", "model"), ("model", "cluster")):
-        if not getattr(options, name):
-            raise InputError(f"--{name}", "", f"is missing beside --{other}", "Give it, too")
-    require_positive(batch=options.batch, tokens=options.tokens)
-    machines = read_machines(options.cluster)
-    with rename_error_keys({"file": "--model"}):
-        sizes = read_published_sizes(options.model)
-    if options.inference and not isinstance(sizes, CausalConfig):
-        remedy = "Leave it out, or take a Llama or a Qwen"
-        raise InputError("--inference", True, "this model writes no texts", remedy)
+    machines, sizes = _read_options(options)
     if options.inference:
         assert isinstance(sizes, CausalConfig)
         work = inference_work(sizes, options.tokens, options.batch)
@@ -46,6 +43,41 @@ def plan_machines(options: argparse.Namespace) -> None:
     console = console_for_tables(_WIDTH)
     tokens = options.batch * (options.tokens if work.trains else 1)
     console.print(*describe_placement(machines, work, placement, tokens), sep="\n", highlight=False)
+
+
+def _read_options(options: argparse.Namespace) -> tuple[Machines, BertConfig | CausalConfig]:
+    """Machines, and sizes of the model.
+
+    Raises:
+      InputError: naming all that is wrong.
+    """
+    right, readers = ValidValues(), {"cluster": read_machines, "model": read_published_sizes}
+    with collect() as step:
+        for (name, read), other in zip(readers.items(), ("model", "cluster"), strict=True):
+            with step(), rename_error_keys({"file": f"--{name}"}):
+                if not getattr(options, name):
+                    raise InputError(
+                        f"--{name}", "", f"is missing beside --{other}", "Give it, too"
+                    )
+                right[name] = read(getattr(options, name))
+        for name in ("batch", "tokens"):
+            with step():
+                require_positive(**{name: getattr(options, name)})
+        with step():
+            if options.lora < 0:
+                raise InputError("--lora", options.lora, "no rank", "Give 0 or more")
+            if options.lora and options.inference:
+                problem, remedy = "--inference trains nothing", "Leave one of them out"
+                raise InputError("--lora", options.lora, problem, remedy)
+        with step():
+            if options.inference and not isinstance(right["model"], CausalConfig):
+                remedy = "Leave it out, or take a Llama or a Qwen"
+                raise InputError("--inference", True, "this model writes no texts", remedy)
+        with step():
+            if options.tokens > (most := right["model"].positions):
+                problem = f"the model reads at most {most} tokens"
+                raise InputError("--tokens", options.tokens, problem, f"Give {most} or less")
+    return right["cluster"], right["model"]
 
 
 def describe_placement(

@@ -137,6 +137,11 @@ def test_the_best_neighbour_is_compared_with_the_decision(least, words):
             "2 more, each of which saves less; "
             "3 more are full; more memory would save nothing there",
         ),
+        (
+            1,
+            "2 more, each of which saves less; "
+            "1 more is full; more memory would save nothing there",
+        ),
     ],
 )
 def test_full_devices_that_are_not_listed_are_counted(idle, caption):
@@ -185,6 +190,15 @@ def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path, capsys):
     arguments = [f"--instance={EXAMPLE}", "--policy=oracle", f"--out={tmp_path / 'd.json'}"]
     assert run_reporting_errors(plan.main, arguments) == 2
     assert "static_pipeline" in capsys.readouterr().err
+
+
+def test_all_wrong_options_are_named_at_once(capsys):
+    wrong = ["--instance=nope.json", "--policy=dsra", "--lora=8", "--inference", "--tokens=3"]
+    assert run_reporting_errors(plan.main, wrong) == 2
+    message = capsys.readouterr().err
+    assert message.count("of machines with wired links") == 3
+    for words in ("6 things", "--out = ''", "--policy = 'dsra'", "file = 'nope.json'"):
+        assert words in message
 
 
 def test_the_number_of_blocks_at_the_server_is_decided_and_priced(tmp_path, capsys):

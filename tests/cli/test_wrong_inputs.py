@@ -248,15 +248,28 @@ CASES = {
         [*PLAN, "--policy=static_pipeline", "--micro-batches=0"],
         "--micro-batches",
         "0",
-        "1 or more",
+        "Choose among: 2, 3, 6, 12",
     ),
+    "micro-batches of a policy without": (
+        [*PLAN, "--policy=random", "--micro-batches=3"],
+        "--micro-batches",
+        "random takes no number",
+        "Leave it out",
+    ),
+    "a policy of clients": ([*PLAN, "--policy=splitfed"], "--policy", "splitfed", "dssra, "),
     "a policy without a certificate": (
         [*PLAN, "--policy=greedy", "--certify"],
         "--certify",
         "greedy",
         "dssra",
     ),
-    "an unknown policy of a plan": ([*PLAN, "--policy=best"], "policy.name", "best", "dssra"),
+    "an unknown policy of a plan": (
+        [*PLAN, "--policy=dsra"],
+        "--policy",
+        "dsra",
+        "Did you mean dssra? Choose among: dssra, dssra_wide, greedy, alternating, "
+        "static_pipeline, titanic, titanic_pipelined, random, or one",
+    ),
     "a decision of another kind": (
         ["price", f"--instance={NETWORK}", f"--decision={NETWORK}", "--out=out.json"],
         "format",

@@ -122,8 +122,12 @@ def test_what_cannot_be_planned_is_said(tmp_path, capsys):
     for arguments, words in (
         ([f"--cluster={path}"], "--model = '': is missing beside --cluster"),
         ([f"--cluster={path}", f"--model={BERT}", "--inference"], "writes no texts"),
-        ([f"--cluster={small}", f"--model={LLAMA}"], "no pipeline of its machines"),
+        ([f"--cluster={small}", f"--model={LLAMA}", "--tokens=16"], "no pipeline of its machines"),
         ([], "--instance = '': is missing"),
+        ([f"--cluster={path}", f"--model={LLAMA}", "--lora=-1"], "--lora = -1: no rank"),
+        ([f"--cluster={path}", f"--model={LLAMA}", "--lora=8", "--inference"], "trains nothing"),
+        ([f"--cluster={path}", f"--model={LLAMA}", "--tokens=9000"], "--tokens = 9000: the model"),
+        ([f"--cluster={path}", "--policy=dssra", "--certify"], "2 things are wrong"),
     ):
         assert run_reporting_errors(main, arguments) == 2
         assert words in capsys.readouterr().err
