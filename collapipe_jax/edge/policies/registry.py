@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -204,7 +205,7 @@ def make_policy(
       ``policy(key, problem) -> decision``, a pure function that can be jitted.
 
     Raises:
-      InputError: if there is no such policy.
+      InputError: if there is no such policy, or it or a number is wrong.
 
     Example:
       >>> import jax
@@ -216,6 +217,9 @@ def make_policy(
        [2 2 2]]
     """
     entry = policy_entry(name)
+    for option, count in {"micro_batches": micro_batches, "partitions": partitions}.items():
+        if count < 1:
+            raise InputError(option, count, "not positive", "Give 1 or more")
     options = {
         "micro_batches": micro_batches,
         "partitions": partitions,
@@ -231,7 +235,7 @@ def make_policy(
         "routes": routes,
         "deadline": deadline,
     }
-    return _policy(entry, **{option: options[option] for option in entry.options})
+    return _policy(name, entry, **{option: options[option] for option in entry.options})
 
 
 def policy_entry(name: str) -> PolicyEntry:
@@ -250,8 +254,36 @@ def policy_entry(name: str) -> PolicyEntry:
 
 
 @functools.cache
-def _policy(entry: PolicyEntry, **options: Any) -> Policy:
+def _policy(name: str, entry: PolicyEntry, **options: Any) -> Policy:
     """The same object for the same arguments, so that it is compiled once."""
-    if entry.random:
-        return lambda key, problem: entry.decide(key, problem.as_policies_see, **options)
-    return lambda key, problem: entry.decide(problem.as_policies_see, **options)
+    _check_parameters(name, entry, options)
+    kind = ClientDecision if entry.by_clients else Decision
+
+    def policy(key: Array, problem: RoundProblem) -> Decision | ClientDecision:
+        given = (key, problem.as_policies_see) if entry.random else (problem.as_policies_see,)
+        decision = entry.decide(*given, **options)
+        if not isinstance(decision, kind):
+            remedy = f"Return a {kind.__name__}"
+            if isinstance(decision, ClientDecision):
+                remedy += ", or name a PolicyEntry(decide, by_clients=True)"
+            found = "nothing" if decision is None else f"a {type(decision).__name__}"
+            raise InputError("policy.name", name, f"it returned {found}", remedy)
+        return decision
+
+    return policy
+
+
+def _check_parameters(name: str, entry: PolicyEntry, options: Mapping[str, Any]) -> None:
+    """Refuse a function that does not take what it is given."""
+    given = ("key", "problem") if entry.random else ("problem",)
+    try:
+        parameters = inspect.signature(entry.decide)
+    except (TypeError, ValueError):  # it shows none
+        return
+    try:
+        parameters.bind(*given, **options)
+    except TypeError:
+        problem = f"it takes {parameters}, and is given ({', '.join((*given, *options))})"
+        remedy = "Define decide(problem), or name a PolicyEntry(decide, random=True) for "
+        remedy += "decide(key, problem)"
+        raise InputError("policy.name", name, problem, remedy) from None

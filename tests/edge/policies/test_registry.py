@@ -8,7 +8,7 @@ from support.random_problems import pick, random_problems, with_ends
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision
-from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.policies.registry import _WHOLE_MODELS, POLICIES, PolicyEntry, make_policy
 
 CLIENT_POLICIES = [name for name, entry in POLICIES.items() if entry.by_clients]
 
@@ -89,6 +89,32 @@ def test_an_unknown_policy_is_named_with_the_known_ones():
         make_policy("no_such_policy")
     for name in ("no_such_policy", *POLICIES):
         assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (PolicyEntry(lambda problem: None), "returned nothing. Return a Decision"),
+        (PolicyEntry(POLICIES["control_unit_fl"].decide, _WHOLE_MODELS), "by_clients=True"),
+        (
+            PolicyEntry(lambda key, problem: None),
+            r"takes \(key, problem\), and is given \(problem\)",
+        ),
+        (PolicyEntry(lambda problem: None, random=True), "given .key, problem.. Define decide"),
+    ],
+)
+def test_a_wrong_policy_of_ones_own_is_named(entry, told, monkeypatch):
+    monkeypatch.setitem(POLICIES, "mine", entry)
+    with pytest.raises(InputError, match=told) as caught:
+        decided("mine")
+    assert caught.value.key == "policy.name"
+    assert caught.value.value == "mine"
+
+
+@pytest.mark.parametrize(("counts", "key"), [((0, 3), "micro_batches"), ((8, 0), "partitions")])
+def test_counts_below_1_are_refused(counts, key):
+    with pytest.raises(InputError, match=f"{key} = 0"):
+        make_policy("titanic", *counts)
 
 
 def test_every_policy_has_its_rule_on_the_page():
