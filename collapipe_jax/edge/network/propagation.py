@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
@@ -122,6 +123,18 @@ def path_loss_db(name: str, distance_m: _Values, sight: _Values | None) -> _Valu
         assert sight is not None
         return law.loss_db(distance_m, sight)
     return law(distance_m)
+
+
+def amplifying_distance_m(name: str, least_m: float, most_m: float) -> float | None:
+    """A distance within bounds at which a law of one's own has no loss of 0 dB or more, if any."""
+    if name in PATH_LOSS_LAWS:
+        return None
+    law, distances_m = _path_loss_law(name), np.geomspace(least_m, most_m, 5)
+    for each in (law.in_sight, law.out_of_sight) if isinstance(law, SightLaw) else (law,):
+        loses = np.asarray(each(jnp.asarray(distances_m))) >= 0.0
+        if not np.all(loses):
+            return float(distances_m[np.argmin(np.broadcast_to(loses, distances_m.shape))])
+    return None
 
 
 Positions = Float[Array, "N J 2"]

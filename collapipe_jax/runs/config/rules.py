@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from collapipe_jax.core.errors import InputError, Step, ValidValues, rename_error_keys
 from collapipe_jax.core.quantity import check_array, check_product
+from collapipe_jax.edge.network.propagation import amplifying_distance_m
 from collapipe_jax.edge.policies.client_policies import find_count, find_cut
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.learning.federated import privacy as accountant
@@ -137,18 +138,26 @@ _TRAINED_SIZE_RULES = (
 
 # --- Networks -----------------------------------------------------------------------------------
 
+_RADIUS = {"d2e": "network.cell_radius_m", "d2d": "network.cluster_radius_m"}
+"""Of the nodes, by their kind of link."""
 _NETWORK_RULES = (
     *(
         Rule(
-            (shortest, radius),
+            (f"network.{link}_min_distance_m", radius),
             lambda distance_m, radius_m: distance_m > radius_m,
             f"above {radius} = {{1:g}}",
             "Lower it, or raise the radius",
         )
-        for shortest, radius in (
-            ("network.d2e_min_distance_m", "network.cell_radius_m"),
-            ("network.d2d_min_distance_m", "network.cluster_radius_m"),
+        for link, radius in _RADIUS.items()
+    ),
+    *(
+        Rule(
+            (f"propagation.{link}_path_loss", f"network.{link}_min_distance_m", radius),
+            amplifying_distance_m,
+            "its loss at {result:.3g} m is no number of dB from 0 on",
+            "Return the loss in dB, which is positive",
         )
+        for link, radius in _RADIUS.items()
     ),
     Rule(
         ("dynamics.speed_m_per_s", "dynamics.round_interval_s"),

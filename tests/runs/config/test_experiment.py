@@ -133,6 +133,8 @@ def test_integers_become_floats_and_lists_tuples():
         ("radio.harq_attempts", 0, ""),
         ("propagation.d2e_path_loss", "hata", "macro_2ghz"),
         ("propagation.d2d_path_loss", "hata", "d2d_outdoor"),
+        ("propagation.d2e_path_loss", "jax.numpy:negative", "loss in dB, which is positive"),
+        ("propagation.d2d_path_loss", "jax.numpy:negative", "loss in dB, which is positive"),
         ("control.divergence_ratio", 1.0, "> 1"),
         ("control.divergence_ratio", 0.5, "> 1"),
         ("control.device_budget_j", 0.0, ""),
