@@ -164,3 +164,10 @@ def require_positive(**counts: int) -> None:
         if value < 1:
             key = f"--{name.replace('_', '-')}"
             raise InputError(key, value, "not positive", "Give 1 or more")
+
+
+def require_kind(name: str, value: object, kind: type, remedy: str) -> None:
+    """Check, or raise an ``InputError``, that an argument is of a kind."""
+    if not isinstance(value, kind):
+        shown = value if isinstance(value, str) else type(value).__name__
+        raise InputError(name, shown, f"not of type {kind.__name__}", remedy)

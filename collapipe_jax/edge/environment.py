@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int
 
+from collapipe_jax.core.errors import InputError, require_kind
 from collapipe_jax.edge.control.queues import Queues, effective_queues, empty_queues, update_queues
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.edge.cost.evaluate import evaluate
@@ -112,6 +114,7 @@ def reset(key: Array, params: SystemParams, index: ArrayLike = 0) -> Environment
       >>> environment.system.mean_problem.compute.memory_bytes.shape  # [N, K]
       (2, 4)
     """
+    require_kind("params", params, SystemParams, "Give what system_params returns")
     system_key, state_key, horizon_key = jax.random.split(key, 3)
     system = sample_system(system_key, params, index)
     return Environment(system, initial_state(state_key, system), horizon_key)
@@ -251,6 +254,13 @@ def simulate(
       >>> history.cost.latency_s.shape, history.cost.energy_j.shape
       ((5,), (5, 2, 5))
     """
+    require_kind("environment", environment, Environment, "Give what reset returns")
+    if not callable(policy):
+        problem = "no function of a key and a problem"
+        raise InputError("policy", policy, problem, "Give what make_policy returns")
+    if not isinstance(rounds, int | np.integer) or rounds < 0:
+        remedy = "Give an integer from 1 on, which fixes shapes"
+        raise InputError("rounds", rounds, "no number of rounds", remedy)
     if cuts is not None:
         return _scan_cuts_and_rounds(environment, policy, rounds, jnp.asarray(cuts))
     return _scan_rounds(environment, policy, rounds, lambda before, record: record)

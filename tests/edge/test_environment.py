@@ -7,6 +7,7 @@ from support.compilations import compiles
 from support.compiled import control_unit_floor_j
 from support.tiny_system import tiny_params
 
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.environment import (
     Environment,
     initial_state,
@@ -206,6 +207,23 @@ def test_this_rounds_gains_are_mean_gains_times_fading():
     own = np.asarray(radio.d2d_gain) / np.asarray(mean.d2d_gain)
     for n in range(2):
         np.testing.assert_allclose(own[n], ratio[n, :, n, :], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "key"),
+    [
+        (lambda start: reset(start.key, "quickstart"), "params"),
+        (lambda start: simulate(start.system, policy, 1), "environment"),
+        (lambda start: simulate(start, "static_pipeline", 1), "policy"),
+        (lambda start: simulate(start, policy, -1), "rounds"),
+        (lambda start: simulate(start, policy, 1.0), "rounds"),
+    ],
+)
+def test_a_wrong_argument_is_named(call, key):
+    start = jax.eval_shape(reset, jax.random.key(0), tiny_params())
+    with pytest.raises(InputError) as caught:
+        call(start)
+    assert caught.value.key == key
 
 
 def test_reset_observe_and_step_are_the_rounds_of_simulate():

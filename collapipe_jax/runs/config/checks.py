@@ -12,7 +12,7 @@ from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.core.batch_axis import stack
-from collapipe_jax.core.errors import InputError, Step, ValidValues, collect, nearest
+from collapipe_jax.core.errors import InputError, Step, ValidValues, collect, nearest, require_kind
 from collapipe_jax.core.quantity import Quantity
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import Radio
@@ -53,7 +53,7 @@ def check_config(config: ConfigDict, unknown: Mapping[str, Any] | None = None) -
       InputError: naming the key that is wrong, or all of them.
     """
     with collect() as step:
-        values, networks = check_values(config.to_dict(), step, unknown)
+        values, networks = check_values(config, step, unknown)
         check_rules(common_rules(), values, step)
     return CheckedConfig.from_values(values, networks).config
 
@@ -65,21 +65,22 @@ def typed_config(config: Config) -> CheckedConfig:
       InputError: on an unknown or missing key, a wrong type or a value out of bounds; or on all.
     """
     with collect() as step:
-        values, networks = check_values(config.to_dict(), step)
+        values, networks = check_values(config, step)
     return CheckedConfig.from_values(values, networks)
 
 
 def check_values(
-    found: Mapping[str, Any], step: Step, unknown: Mapping[str, Any] | None = None
+    config: Config, step: Step, unknown: Mapping[str, Any] | None = None
 ) -> tuple[ValidValues, NetworksOnFile | None]:
-    """Right values of a nested configuration, as ``"section.key"``, and networks on file.
+    """Right values of a configuration, as ``"section.key"``, and networks on file.
 
     Steps report the others. A check is left out where one of its keys is wrong.
     """
+    require_kind("config", config, ConfigDict, "Give what read_config returns")
     for name, value in (unknown or {}).items():
         with step():
             raise _unknown_key(name, value)
-    fine, networks = _fine_values(found, step), None
+    fine, networks = _fine_values(config.to_dict(), step), None
     with step():
         networks = _follow_networks(fine)
     return fine, networks

@@ -234,7 +234,7 @@ def _check_settings(
     config: Config, unknown: Mapping[str, Any] | None, step: Step
 ) -> tuple[ValidValues, NetworksOnFile | None, type[Task]]:
     """Right values by key, networks on file and the task; steps report what is wrong."""
-    fine, networks = check_values(config.to_dict(), step, unknown)
+    fine, networks = check_values(config, step, unknown)
     kind = find_task(fine["task.kind"])
     for name, remedy in kind.needs.items():
         with step():

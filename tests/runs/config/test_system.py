@@ -19,6 +19,14 @@ from collapipe_jax.runs.config import experiment as build
 from collapipe_jax.runs.config import system as build_system
 
 
+@pytest.mark.parametrize("call", [build_system.system_params, build.build_experiment])
+@pytest.mark.parametrize("config", ["quickstart", TINY.to_dict()])
+def test_what_is_no_configuration_is_named(call, config):
+    with pytest.raises(InputError, match="Give what read_config returns") as caught:
+        call(config)
+    assert caught.value.key == "config"
+
+
 def tree_of(params):
     flat, structure = jax.tree.flatten(params)
     return [np.asarray(leaf).tolist() for leaf in flat], structure
