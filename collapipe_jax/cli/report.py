@@ -3,8 +3,8 @@
     collapipe report --workdir=DIR [--workdir=DIR2 ...] [--out=FILE]
 
 Of a training run, or several: the network, who holds which blocks, what happens when in a round,
-scores, energy, queues, memory, limits and configuration. Also of a race, a comparison, a sweep, and
-a folder with a network and what plan decided for it. The page says what is what.
+scores, energy, queues, memory, limits and configuration. Also of a race, a comparison, a sweep, a
+map, and a folder with a network and what plan decided for it. The page says what is what.
 """
 
 from collections.abc import Sequence

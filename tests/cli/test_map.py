@@ -7,6 +7,8 @@ from support.compilations import compiles
 
 from collapipe_jax.cli import figures, map
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.report.gather import report_data
+from collapipe_jax.runs.results.checkpoints import load_run
 from collapipe_jax.runs.results.realisations import load_map, load_points
 from collapipe_jax.runs.studies.montecarlo import simulate_reduced
 
@@ -66,6 +68,14 @@ def test_it_goes_on_with_the_cells_on_file_and_another_tolerance(mapped):
 def test_its_figure_is_drawn(mapped, tmp_path):
     figures.main([f"--workdir={mapped}", f"--out={tmp_path}"])
     assert {path.name for path in tmp_path.iterdir()} == {"map.pdf", "map.png"}
+
+
+def test_its_page_is_that_of_a_sweep_and_it_is_no_training_run(mapped):
+    page = report_data([str(mapped)])
+    assert page["title"] == "Map"
+    assert len(page["tables"][0]["rows"]) == 8  # four cells, two policies
+    with pytest.raises(InputError, match=r"of map\. Name the workdir of a single"):
+        load_run(mapped)
 
 
 @pytest.mark.parametrize(

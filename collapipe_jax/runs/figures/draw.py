@@ -28,6 +28,7 @@ from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.realisations import load_map, load_realisations, load_sweep
 from collapipe_jax.runs.results.record import RunRecord, run_labels
 from collapipe_jax.runs.results.timeline import has_clients, runs_pipeline
+from collapipe_jax.runs.results.workdir import nothing_there
 from collapipe_jax.runs.studies.comparison import OURS
 
 
@@ -94,9 +95,7 @@ def kind_of(workdir: str | Path, kinds: Mapping[str, Kind] = KINDS) -> str:
     for name, kind in kinds.items():
         if name == found or (kind.file and (Path(workdir) / kind.file).is_file()):
             return name
-    problem = "holds nothing that figures are drawn from"
-    remedy = f"Name a folder that one of these wrote: {', '.join(kinds)}"
-    raise InputError("--workdir", str(workdir), problem, remedy)
+    raise nothing_there(workdir, "holds nothing that figures are drawn from", kinds)
 
 
 def draw_figure(

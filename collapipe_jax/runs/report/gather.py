@@ -14,11 +14,13 @@ from collapipe_jax.runs.report.plan import document_formats
 from collapipe_jax.runs.report.studies import comparison_page, sweep_page
 from collapipe_jax.runs.report.training import plan_page, race_page, runs_page
 from collapipe_jax.runs.results.experiment import read_settings
+from collapipe_jax.runs.results.workdir import nothing_there
 
 _PAGES = {
     "race": race_page,
     "compare": comparison_page,
     "sweep": sweep_page,
+    "map": functools.partial(sweep_page, experiment="map"),
     "plan": plan_page,
 }
 """Pages of one folder by what wrote it; training runs may be several."""
@@ -49,9 +51,10 @@ def _kind_of(workdir: str) -> str:
         kind = "plan"
     if kind == "run" or kind in _PAGES:
         return kind
-    problem = "holds nothing that a report shows"
-    remedy = f"Name a folder that one of these wrote: train, {', '.join(_PAGES)}"
-    raise InputError("--workdir", workdir, problem, remedy)
+    if kind == "train":
+        remedy = "Name folders in its runs/, or draw it with collapipe figures"
+        raise InputError("--workdir", workdir, "holds a sweep of training runs", remedy)
+    raise nothing_there(workdir, "holds nothing that a report shows", ["run", *_PAGES])
 
 
 def make_page(data: Data) -> str:

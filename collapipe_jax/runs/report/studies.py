@@ -55,14 +55,14 @@ def comparison_page(workdir: str) -> Data:
     }
 
 
-def sweep_page(workdir: str) -> Data:
-    """The page of a sweep of comparisons."""
-    lines, points = load_sweep(workdir), load_points(workdir, "sweep")
+def sweep_page(workdir: str, experiment: str = "sweep") -> Data:
+    """The page of a sweep of comparisons, or of a map, which is one of two axes."""
+    lines, points = load_sweep(workdir, experiment), load_points(workdir, experiment)
     if not any(runnable(point.networks).any() for point in points):
         only_runnable(points[0])  # raises
     network, extent = _first_network(points[0])
     return {
-        "title": "Sweep",
+        "title": experiment.capitalize(),
         "runs": [network | {"sentences": [extent, *_sweep_sentences(lines)]}],
         "charts": [chart for one in lines for chart in _swept_charts(one, len(lines) > 1)],
         "tables": [_point_table(lines)],

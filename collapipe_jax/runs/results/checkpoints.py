@@ -208,6 +208,10 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
     """Results of a run so far, from its newest checkpoint alone; an ``InputError`` without one."""
     path = Path(workdir).absolute()
     config = read_config(path)
+    if (kind := config.get("experiment")) is not None:
+        kind = {"train": "train --sweep"}.get(kind, kind)
+        remedy = "Name the workdir of a single training run"
+        raise wrong_workdir(workdir, f"holds results of {kind}", remedy)
     step = newest_step(path / "checkpoints")
     if step is None:
         raise wrong_workdir(workdir, "has no checkpoint yet", "Let its run go on with --resume")

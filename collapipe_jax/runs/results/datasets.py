@@ -7,6 +7,7 @@ policy lacks a quantity that another has, or a part is not written yet, it is na
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from collapipe_jax.core.quantity import unit_of
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.runs.results.checkpoints import RunRecord, load_run
 from collapipe_jax.runs.results.experiment import Results, Variable, read_settings
+from collapipe_jax.runs.results.workdir import nothing_there
 
 if TYPE_CHECKING:
     import xarray
@@ -56,6 +58,9 @@ def open_results(workdir: str | os.PathLike, table: str = "") -> "xarray.Dataset
       ({'round': 2, 'cluster': 2, 'node': 3}, 'J')
     """
     settings = read_settings(workdir)
+    if not (Path(workdir) / "config.json").is_file():
+        kinds = ["train", "compare", "sweep", "map", *_TABLES]
+        raise nothing_there(workdir, "holds no results", kinds, key="workdir")
     experiment = settings.get("experiment")
     if experiment is None:
         return _training(workdir)

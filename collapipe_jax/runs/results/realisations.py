@@ -200,14 +200,14 @@ class SweepLine(NamedTuple):
     others: dict[str, Any]  # values on the other axes, by name
 
 
-def load_sweep(workdir: str | os.PathLike) -> list[SweepLine]:
-    """Lines of a finished sweep along its first axis, networks of all seeds together.
+def load_sweep(workdir: str | os.PathLike, experiment: str = "sweep") -> list[SweepLine]:
+    """Lines of a finished sweep or map along its first axis, networks of all seeds together.
 
     Raises:
       InputError: if something is missing or damaged.
     """
-    axes = _axes(Results.open(workdir, "sweep").options)
-    points = load_points(workdir, "sweep")
+    axes = _axes(Results.open(workdir, experiment).options)
+    points = load_points(workdir, experiment)
     if axes[-1].name == SEED and len(axes) > 1:
         seeds = len(axes.pop().values)
         points = [_pool(points[at : at + seeds]) for at in range(0, len(points), seeds)]

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,16 @@ def damaged_config(workdir: str | os.PathLike) -> InputError:
 def wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> InputError:
     """The error of a folder that is not the one wanted."""
     return InputError("workdir", str(workdir), problem, remedy)
+
+
+def nothing_there(
+    workdir: str | os.PathLike, problem: str, kinds: Iterable[str], key: str = "--workdir"
+) -> InputError:
+    """The error of a folder with nothing of these kinds; a ``run`` is what ``train`` writes."""
+    names = dict.fromkeys("train" if kind == "run" else kind for kind in kinds)
+    remedy = f"Name a folder that one of these wrote: {', '.join(names)}"
+    problem = problem if os.path.isdir(workdir) else "no such folder"
+    return InputError(key, str(workdir), problem, remedy)
 
 
 def _first_difference(found: Mapping, wanted: Mapping) -> str:

@@ -121,6 +121,12 @@ def test_memory_of_a_device_without_any_is_over_its_limit(folders):
 def test_folders_without_a_page_are_refused(folders, tmp_path):
     with pytest.raises(InputError, match="holds nothing that a report shows"):
         report_data([str(tmp_path)])
+    with pytest.raises(InputError, match=r"no such folder\. Name .* wrote: train, race, compare"):
+        report_data([str(tmp_path / "nope")])
+    (tmp_path / "config.json").write_text('{"experiment": "train"}')
+    with pytest.raises(InputError, match="holds a sweep of training runs"):
+        report_data([str(tmp_path)])
+    (tmp_path / "config.json").unlink()
     with pytest.raises(InputError, match="only training runs share a page"):
         report_data([str(folders["compare"]), str(folders["sweep"])])
     shutil.copy(folders["plan"] / "edge.decision.json", tmp_path)

@@ -164,7 +164,9 @@ def test_tables_of_a_study_open_by_their_names(tmp_path):
     assert open_results(results.folder, "settings").loss.sizes == {"case": 3}
     with pytest.raises(InputError, match="Choose among: settings"):
         open_results(results.folder, "setting")
-    with pytest.raises(InputError, match="workdir"):
+    with pytest.raises(
+        InputError, match=r"such folder\. .* wrote: train, compare, sweep, map, race"
+    ):
         open_results(tmp_path / "missing")
 
 
