@@ -16,7 +16,7 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, run_shards
-from collapipe_jax.core.console import COMPACT, console_for_tables, make_table
+from collapipe_jax.core.console import COMPACT, console_for_tables, make_table, name_lines
 from collapipe_jax.core.quantity import bytes_to_mib
 from collapipe_jax.core.statistics import interval_text, median_text, number_text
 from collapipe_jax.edge.policies.registry import POLICIES
@@ -81,7 +81,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         latency, mean = median_text(policy["latency_s"]), number_text(policy["latency_s"]["mean"])
         blocks = number_text(policy["blocks"]["median"])
         keeps, wins = (f"{100 * policy[key]:.0f}" for key in ("keeps_limits", "fastest"))
-        rows.append((name, latency, mean, *texts, blocks, part, over, keeps, wins))
+        rows.append((name_lines(name), latency, mean, *texts, blocks, part, over, keeps, wins))
     units = dict.fromkeys(("latency", "mean", "descent", "compute"), "s")
     units |= {"memory": "MiB", "energy": "J", "blocks": ""}
     units |= dict.fromkeys(("part", "over", "keeps", "wins"), "%")
@@ -91,14 +91,14 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         title=f"Medians over {summary['realisations']} networks of {summary['rounds']} rounds",
         caption="Latency with the 95 % interval of its median, and its mean. Descent: time for "
         "what a round at the divergence target descends, by the bound. Memory of the fullest "
-        "device, energy of all nodes a round. Blocks: of a device or client that takes part; of "
-        "splitfed the cut. Part: clusters or clients that take part. Over: share of "
-        "rounds over a device's memory, of rounds over the edge server's, of networks over a "
-        "node's mean energy, and of networks over their mean divergence. Keeps: networks in which "
-        "it keeps all limits; wins: in "
-        "which it is the fastest that does. "
+        "device, energy of all nodes a round. Blocks: of a device or client that takes part, 0 "
+        "where the edge server holds all; of splitfed the cut. Part: clusters or clients that take "
+        "part. Over: share of rounds over a device's memory, of rounds over the edge server's, of "
+        "networks over a node's mean energy, and of networks over their mean divergence. Keeps: "
+        "networks in which it keeps all limits; wins: in which it is the fastest that does. ?: "
+        "unknown or infinite. "
         f"{summary['realisations_left_out']} networks that can run no round are left out.",
-        **COMPACT,
+        **COMPACT | {"padding": 0},
     )
 
 

@@ -1,6 +1,7 @@
 """What a terminal shows: progress, as a bar there and a line a minute in a file, and tables."""
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,20 +76,44 @@ COMPACT = {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "pad_edge": False}
 """Style of a table with many columns."""
 
 
+_LONGEST_NAME = 20
+"""Letters of a name that is never broken."""
+
+
 def make_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, **style: Any
 ) -> Table:
     """A table of ``left`` columns of words, then of numbers; ``style`` is that of rich."""
     usual: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
-    table = Table(**usual | style)
+    table, rows = Table(**usual | style), list(rows)
     for place, heading in enumerate(headings):
         is_words = place < left
         side = "left" if is_words else "right"
-        # Where the terminal is narrow, text goes on in another line: it is never cut.
-        table.add_column(heading, justify=side, overflow="fold")
+        # Names stay whole, and the other columns get narrower. Where the terminal is narrow, other
+        # text goes on in another line: it is never cut.
+        whole = is_words and all(_is_name(row[place]) for row in rows)
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _is_name(text: str) -> bool:
+    """Whether text is a short word, or some in a line each, at none of whose letters to break."""
+    return " " not in text and max(map(len, text.split("\n"))) <= _LONGEST_NAME
+
+
+def name_lines(name: str, width: int = 13) -> str:
+    r"""A name in lines that end with one of its signs, for a table with many columns.
+
+    >>> name_lines("control_unit_split")
+    'control_unit_\nsplit'
+    """
+    lines = [""]
+    for word in re.findall(r"[^_.:]+[_.:]*", name):
+        lines += [""] if len(lines[-1] + word) > width and lines[-1] else []
+        lines[-1] += word
+    return "\n".join(lines)
 
 
 def console_for_tables(width: int) -> Console:

@@ -156,8 +156,11 @@ def _policy_summary(
     for name in ("participation", "active_devices", "micro_batches", "loss_probability"):
         summary[name] = _with_median(values[name].mean(axis=1))
     held = values["blocks_held"].astype(np.float64)  # nodes that took part, by their blocks
+    count, takes_part = held.sum(axis=1), values["participation"].max(axis=1) > 0
     with np.errstate(invalid="ignore"):
-        summary["blocks"] = _with_median(held @ np.arange(held.shape[1]) / held.sum(axis=1))
+        mean = held @ np.arange(held.shape[1]) / count
+    # Clusters without blocks take part where the edge server holds all.
+    summary["blocks"] = _with_median(np.where(takes_part & (count == 0), 0.0, mean))
     energy, divergence = _energy_over_budget(result, policy), own["divergence_over_target"]
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 

@@ -72,6 +72,15 @@ def test_violations_are_shares():
     assert row["violations"]["absent"] == pytest.approx(0.5)
 
 
+def test_clusters_that_leave_all_blocks_to_the_edge_server_hold_none():
+    policy = made_up([2.0, 2.0])
+    none = {"blocks_held": np.zeros_like(policy["blocks_held"])}
+    summary = summarise(comparison(none=policy | none))
+    assert summary["policies"]["none"]["blocks"]["median"] == 0.0
+    absent = policy | none | {"participation": np.zeros_like(policy["participation"])}
+    assert summarise(comparison(absent=absent))["policies"]["absent"]["blocks"]["median"] is None
+
+
 def test_a_winner_is_the_fastest_that_keeps_all_limits():
     """The first network is over a memory and a budget under every policy, the second is not."""
     fast, slow = made_up([1.0, 1.0], np.array([[1.0], [1.02]])), made_up([2.0, 2.0])
