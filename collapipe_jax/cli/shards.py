@@ -33,7 +33,7 @@ CLUSTER: dict[str, Any] = {
 
 def refuse_without_cluster(given: argparse.Namespace) -> None:
     """Refuse options of ``--cluster`` where it is not given."""
-    refuse_given(given, CLUSTER, "of --cluster", "Add --cluster=slurm or local, or leave it out")
+    refuse_given(given, CLUSTER, "without --cluster it does nothing", "Add that, or leave it out")
 
 
 def run_shards(
