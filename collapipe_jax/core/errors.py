@@ -23,7 +23,8 @@ class InputError(ValueError):
     def __init__(self, key: str, value: object, problem: str, remedy: str):
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
         shown = [shortened(text) for text in (key, repr(value), problem, remedy)]
-        super().__init__("{} = {}: {}. {}.".format(*shown))
+        end = "" if remedy.endswith("?") else "."
+        super().__init__("{} = {}: {}. {}".format(*shown) + end)
 
     def __reduce__(self):
         """So that other processes can raise it too."""
@@ -36,12 +37,22 @@ class InputError(ValueError):
 
 
 def shortened(text: str, longest: int = 900) -> str:
-    """A text on one line; the middle of a long one is cut out."""
+    """A text on one line; the middle of a long one is cut out, between words where there are some.
+
+    >>> shortened("one two three four five six seven eight", 20)
+    'one two ... [27 characters] ... eight'
+    """
     text = " ".join(text.splitlines())
     if len(text) <= longest:
         return text
     half = longest // 2
-    return f"{text[:half]} ... [{len(text) - 2 * half} characters] ... {text[-half:]}"
+    # A word may be longer than the part.
+    start, end = text[:half], text[-half:]
+    if (last := start.rfind(" ", half // 2)) > 0:
+        start = start[:last]
+    end = end[end.find(" ", 0, half // 2) + 1 :]
+    cut = f"{start} ... [{len(text) - len(start) - len(end)} characters] ... {end}"
+    return cut if len(cut) < len(text) else text
 
 
 class InputErrors(InputError):
@@ -156,6 +167,12 @@ def _joined(errors: Sequence[InputError]) -> InputError:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that a wrong one probably means, if any is close."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The question whether the nearest known name is meant; empty if none is close."""
+    near = nearest(name, known)
+    return f"Did you mean {near}?" if near else ""
 
 
 def require_positive(**counts: int) -> None:

@@ -10,7 +10,9 @@ from collapipe_jax.core.errors import (
     InputErrors,
     ValidValues,
     collect,
+    meant,
     rename_error_keys,
+    shortened,
 )
 
 
@@ -86,3 +88,20 @@ def test_they_reach_other_processes():
     again = pickle.loads(pickle.dumps(errors))
     assert str(again) == str(errors)
     assert [error.key for error in again.errors] == ["a", "b"]
+
+
+def test_a_long_text_loses_its_middle_between_words_and_never_grows():
+    text = "no column among " + "text, " * 40 + "klass"
+    short = shortened(text, 60)
+    assert len(short) < len(text)
+    assert short.startswith("no column among text, text, ... [")
+    assert short.endswith("] ... text, text, text, text, klass")
+    almost = "line 1 has no column category or label among text, klass and x"
+    assert shortened(almost, len(almost) - 1) == almost
+    assert shortened("a" * 99, 40) == f"{'a' * 20} ... [59 characters] ... {'a' * 20}"
+
+
+def test_a_remedy_that_asks_ends_with_its_question_mark():
+    error = InputError("a", 1, "unknown", meant("headz", ["heads", "rate"]))
+    assert str(error) == "a = 1: unknown. Did you mean heads?"
+    assert meant("x", ["heads"]) == ""

@@ -93,6 +93,7 @@ OUTSIDE = "O"
 
 Entry = TypeVar("Entry")
 _NAMED = 10  # broken lines of a file
+_LONGEST_PROBLEM = 80  # of one of them, in characters
 
 Placed = tuple[str, Entry]
 """Where in its file an entry stands, such as ``line 3``, and the entry."""
@@ -188,7 +189,7 @@ class TextFile(NamedTuple):
         if count == 1 and not skips:
             raise named[0]
         if count:
-            problems = [shortened(each.problem, 60) for error in named for each in error.errors]
+            problems = [shortened(each.problem, _LONGEST_PROBLEM) for error in named for each in error.errors]
             if count > _NAMED:
                 problems.append(f"and {count - _NAMED} more")
             remedies = [each.remedy for error in named for each in error.errors]
