@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from collapipe_jax.core.errors import nearest
+from collapipe_jax.core.errors import meant
 
 COMMANDS = {
-    "quickstart": "train with two policies on synthetic text, compare, draw: 2 to 3 minutes",
+    "quickstart": "train with two policies on synthetic text, compare, draw: 1 to 3 minutes",
     "train": "train a model over a simulated network",
     "predict": "use a trained model on texts",
     "evaluate": "score a trained model on a labelled file",
@@ -21,7 +21,7 @@ COMMANDS = {
     "sample": "write a network, drawn from a configuration, to a file",
     "plan": "let a policy decide for a network on file, and explain the decision",
     "price": "evaluate the cost of a decision on file",
-    "fetch": "download public corpora",
+    "fetch": "download public corpora and models",
     "completion": "print what completes commands and options in bash, zsh or fish",
 }
 _TRAINING = ("quickstart", "train")
@@ -53,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"collapipe-jax {metadata.version('collapipe-jax')}")
         return 0
     if name not in COMMANDS:
-        near = nearest(name, COMMANDS)
-        remedy = f"Did you mean {near}?" if near else "collapipe --help lists all commands."
+        remedy = meant(name, COMMANDS) or "collapipe --help lists all commands."
         print(f"error: command = {name!r}: no such command. {remedy}", file=sys.stderr)
         return 2
     sys.argv[0] = f"collapipe {name}"  # as parsers show it

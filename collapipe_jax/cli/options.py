@@ -17,7 +17,7 @@ from collapipe_jax.core.errors import (
     InputWarning,
     TrainingError,
     collect,
-    nearest,
+    meant,
 )
 from collapipe_jax.core.stopping import exit_status, terminable
 from collapipe_jax.runs.config.named import NAMED
@@ -78,8 +78,7 @@ class Parser(argparse.ArgumentParser):
                 if is_known or not option.startswith("--") or option.startswith("--config."):
                     continue
                 with step():
-                    near = nearest(option, known)
-                    remedy = f"Did you mean {near}" if near else f"{self.prog} --help shows all"
+                    remedy = meant(option, known) or f"{self.prog} --help shows all"
                     raise InputError("option", option, "no such option", remedy)
         return super().parse_known_args(args, namespace)
 

@@ -118,7 +118,7 @@ def _unknown_key(name: str, value: object) -> InputError:
     last = name.rpartition(".")[2]
     elsewhere = [other for other in names if other.rpartition(".")[2] == last]
     near = elsewhere[0] if elsewhere else nearest(name, names)
-    remedy = f"Did you mean {near}" if near else f"All keys are in {_REFERENCE}"
+    remedy = f"Did you mean {near}?" if near else f"All keys are in {_REFERENCE}"
     return InputError(name, value, "unknown key", remedy)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.core.errors import InputError, collect, nearest
+from collapipe_jax.core.errors import InputError, collect, meant
 from collapipe_jax.learning.models.published import published_keys
 from collapipe_jax.runs.config.checks import FOLLOWING, check_config
 from collapipe_jax.runs.config.default import Config
@@ -154,9 +154,8 @@ def _names(path: str, place: str) -> dict[str, Any]:
     except ModuleNotFoundError:  # of the package around it
         found = None
     if not found:
-        near = nearest(place, NAMED)
-        remedy = f"Did you mean {near}" if near else f"Choose among: {', '.join(NAMED)}"
-        remedy += ", or name a file FILE.py or a module package.module"
+        remedy = meant(place, NAMED) or f"Choose among: {', '.join(NAMED)}."
+        remedy += " Or name a file FILE.py or a module package.module"
         raise InputError("--config", path, "no such configuration", remedy)
     return vars(importlib.import_module(place))
 

@@ -59,7 +59,7 @@ def test_unknown_key_is_named_with_the_nearest(section):
     misspelt = keys[0] + "s" if not keys[0].endswith("s") else keys[0] + "x"
     error = refusal(changed(prefix + misspelt, 1))
     assert error.key == prefix + misspelt
-    assert error.remedy == f"Did you mean {prefix}{keys[0]}"
+    assert error.remedy == f"Did you mean {prefix}{keys[0]}?"
 
 
 @pytest.mark.usefixtures("no_work")
