@@ -59,8 +59,11 @@ _TUNING: dict[str, Any] = {
     "config": "",
     "workdir": "",
     "model": ("", "folder of a published BERT, Llama or Qwen, to be fine-tuned on --data"),
-    "data": ("", "file to fine-tune on: texts, labelled texts or tagged sentences"),
-    "test": ("", "file to score at the end; without it validation has the scores"),
+    "data": ("", "file to fine-tune on: texts, with answers, labels or tags"),
+    "test": (
+        "",
+        "file of that form to score at the end; else, and of a BERT's lines, validation is",
+    ),
     "lora": (0, "rank of adapters; 0 trains all parameters"),
 }
 _OF_MANY = {**_SWEEP, **SHARD, **{name: CLUSTER[name] for name in ("shards", "workers")}}

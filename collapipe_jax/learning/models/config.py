@@ -349,6 +349,30 @@ _CHOSEN = ("dropout_rate", "attention_dropout_rate", "attention", "rematerialise
 _CHOSEN += ("adapters",)
 
 
+def refuse_other_sizes(directory: str, wanted: Mapping[str, Any], found: Any) -> None:
+    """Refuse sizes by name other than on file, and more positions; all that are wrong at once."""
+    with collect() as step:
+        for name, ours in wanted.items():
+            theirs = getattr(found, name)
+            with step():
+                if name == "positions" and theirs < ours:
+                    problem = f"the model in {directory} has {theirs} positions"
+                    remedy = f"Lower it to {theirs} or less"
+                    raise InputError("task.source_length", ours, problem, remedy)
+                if name != "positions" and theirs != ours:
+                    key = f"{'task' if name == 'vocabulary_size' else 'model'}.{name}"
+                    problem = f"the model in {directory} has {theirs}"
+                    raise InputError(key, ours, problem, f"Set it to {theirs}")
+
+
+def configured_sizes(config: Mapping[str, Any], more: Sequence[str] = ()) -> dict[str, Any]:
+    """Sizes of a published model that a configuration states; those of 0 follow from others."""
+    task = config["task"]
+    sizes = {name: config["model"].get(name) for name in (*PUBLISHED_SIZES, *more)}
+    sizes |= {"vocabulary_size": task["vocabulary_size"], "positions": task["source_length"]}
+    return {name: size for name, size in sizes.items() if size or size is False}
+
+
 def pretrained_sizes(
     directory: str, wanted: Sizes, found: Sizes, more: Sequence[str] = ()
 ) -> Sizes:
@@ -358,17 +382,6 @@ def pretrained_sizes(
       InputError: sizes, ``more`` fields among them, other than in the configuration, by which the
         network prices the model; or too few positions; or all of these.
     """
-    with collect() as step:
-        for field in (*PUBLISHED_SIZES, *more):
-            section = "task" if field == "vocabulary_size" else "model"
-            ours, theirs = getattr(wanted, field), getattr(found, field)
-            with step():
-                if ours != theirs:
-                    problem = f"the model in {directory} has {theirs}"
-                    raise InputError(f"{section}.{field}", ours, problem, f"Set it to {theirs}")
-        with step():
-            if found.positions < wanted.positions:
-                problem = f"the model in {directory} has {found.positions} positions"
-                remedy = f"Lower it to {found.positions} or less"
-                raise InputError("task.source_length", wanted.positions, problem, remedy)
+    names = (*PUBLISHED_SIZES, *more, "positions")
+    refuse_other_sizes(directory, {name: getattr(wanted, name) for name in names}, found)
     return dataclasses.replace(found, **{key: getattr(wanted, key) for key in _CHOSEN})

@@ -28,8 +28,11 @@ def read_published_sizes(folder: str | Path) -> BertConfig | CausalConfig:
     Raises:
       InputError: a missing or unreadable file, or a model of another kind.
     """
-    path = Path(folder) / CONFIG
-    document = read_json(path, "Name the folder of a BERT, Llama or Qwen")
+    path, remedy = Path(folder) / CONFIG, "Name the folder of a BERT, Llama or Qwen"
+    if not os.path.isfile(path):  # is_file() raises where a name is too long
+        problem = f"the folder has no {CONFIG}" if os.path.isdir(folder) else "no such folder"
+        raise InputError("file", str(folder), problem, remedy)
+    document = read_json(path, remedy)
     is_bert = document.get("model_type") in BERT_TYPES
     return (read_bert_config if is_bert else read_causal_config)(path)[0]
 

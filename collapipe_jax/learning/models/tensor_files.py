@@ -203,7 +203,8 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
         document = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError("file", str(path), f"cannot be read ({reason})", remedy) from None
     if not isinstance(document, dict):
         raise InputError("file", str(path), "holds no JSON object", "Take the original file")
     return document

@@ -28,8 +28,10 @@ from collapipe_jax.learning.models.bert_files import (
 from collapipe_jax.learning.models.config import (
     NGRAM_SIZES,
     BertConfig,
+    configured_sizes,
     encoder_sizes,
     pretrained_sizes,
+    refuse_other_sizes,
 )
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import SplitModel
@@ -195,6 +197,8 @@ class BertTask(Task):
         if folder := config["model"]["pretrained"]:
             with rename_error_keys({"directory": "model.pretrained"}):
                 found, _ = read_bert_config(Path(folder) / CONFIG)
+            # First: others may follow from a wrong size, or not fit it.
+            refuse_other_sizes(folder, configured_sizes(config, NGRAM_SIZES), found)
             pretrained_sizes(folder, make_sizes(config), found, NGRAM_SIZES)
 
     @classmethod

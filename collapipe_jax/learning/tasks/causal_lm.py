@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.core.errors import InputError, rename_error_keys
+from collapipe_jax.core.errors import InputError, collect, rename_error_keys
 from collapipe_jax.core.files import read_object
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.models import counts
@@ -35,8 +35,10 @@ from collapipe_jax.learning.models.causal_lm import (
 from collapipe_jax.learning.models.config import (
     PAD_ID,
     CausalConfig,
+    configured_sizes,
     encoder_sizes,
     pretrained_sizes,
+    refuse_other_sizes,
 )
 from collapipe_jax.learning.models.decoding import Sampling, generate
 from collapipe_jax.learning.models.layers import Params
@@ -148,6 +150,8 @@ class LanguageModelling(Task):
         if folder := config["model"]["pretrained"]:
             with rename_error_keys({"directory": "model.pretrained"}):
                 found, _ = read_causal_config(Path(folder) / CONFIG)
+            # First: others may follow from a wrong size, or not fit it.
+            refuse_other_sizes(folder, configured_sizes(config, FURTHER_SIZES), found)
             pretrained_sizes(folder, cls.make_sizes(config), found, FURTHER_SIZES)
 
     @classmethod
@@ -165,6 +169,7 @@ class LanguageModelling(Task):
                 remedy = "Give a file with a text a line"
                 raise InputError("task.train", "", "causal_lm needs it with others", remedy)
             sets = read_text_sets(**given, seed=seed_of(config, "task"))
+            _check_forms(sets, given)
         if task.get("packing") and not (sets and isinstance(sets.train[0], Exchange)):
             problem = "the training texts are no prompts with answers, which it is for"
             raise InputError("task.packing", True, problem, "Give False")
@@ -392,6 +397,22 @@ class LanguageModelling(Task):
         own = (read_object(folder / CONFIG) or {}) if is_adapted else document
         answers = own.get(_ANSWERS) is True
         return cls(model=CausalLM(sizes=sizes), data=TaskData(tokenizer), answers=answers), params
+
+
+_FORMS = {str: "plain texts", Exchange: "prompts with answers"}
+
+
+def _check_forms(sets: TextSets[Sample], files: Mapping[str, Any]) -> None:
+    """Refuse sets of another form than training, whose scores would be of something else."""
+    ours = _FORMS[type(sets.train[0])]
+    with collect() as step:
+        for name in ("validation", "test"):
+            with step():
+                texts = getattr(sets, name)
+                if texts and (theirs := _FORMS[type(texts[0])]) != ours:
+                    problem = f"it holds {theirs}, and the training file {ours}"
+                    remedy = "Give a file of the same form"
+                    raise InputError(f"task.{name}", files[name], problem, remedy)
 
 
 def _encode(tokenizer: ByteTokenizer, samples: Sequence[Sample], length: int) -> ScoredSet:

@@ -42,7 +42,7 @@ from collapipe_jax.learning.tasks.task import (
 )
 
 TEXT_COLUMN = "text"
-_LABEL_COLUMNS = ("category", "label")
+LABEL_COLUMNS = ("category", "label")
 COLUMN_KEYS = ("task.text_column", "task.label_column")
 
 _FORMS = (
@@ -139,7 +139,7 @@ def read_labelled_text(
 def _fields(text_column: str, label_column: str, keys: Sequence[str]) -> tuple[Field, Field]:
     return (
         Field((TEXT_COLUMN,), keys[0], text_column),
-        Field(_LABEL_COLUMNS, keys[1], label_column, labels=True),
+        Field(LABEL_COLUMNS, keys[1], label_column, labels=True),
     )
 
 
@@ -224,7 +224,7 @@ def _json_records(
         raise file.error("no JSON list of entries", _FORMS)
     entry: Any
     for number, entry in enumerate(content, start=1):
-        place, column = f"entry {number}", _LABEL_COLUMNS[-1]
+        place, column = f"entry {number}", LABEL_COLUMNS[-1]
         with step():
             if isinstance(entry, dict):
                 *_, column = names = find_fields(file, place, entry, fields)

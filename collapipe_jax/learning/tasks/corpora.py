@@ -189,7 +189,11 @@ class TextFile(NamedTuple):
         if count == 1 and not skips:
             raise named[0]
         if count:
-            problems = [shortened(each.problem, _LONGEST_PROBLEM) for error in named for each in error.errors]
+            problems = [
+                shortened(each.problem, _LONGEST_PROBLEM)
+                for error in named
+                for each in error.errors
+            ]
             if count > _NAMED:
                 problems.append(f"and {count - _NAMED} more")
             remedies = [each.remedy for error in named for each in error.errors]

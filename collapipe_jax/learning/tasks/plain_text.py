@@ -109,7 +109,7 @@ def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Place
     elif file.suffix == ".json":
         entries = read_labelled_text(file, text_column)
         placed = [(f"entry {i}", entry.text) for i, entry in enumerate(entries, start=1)]
-    elif file.suffix in SUFFIXES and not text_column and (columns := _exchange_columns(file)):
+    elif file.suffix in SUFFIXES and not text_column and (columns := exchange_columns(file)):
         with file.reading() as step:
             placed = list(read_exchanges(file, columns, step))
     elif file.suffix in SUFFIXES:
@@ -127,7 +127,7 @@ def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Place
     return placed
 
 
-def _exchange_columns(file: TextFile) -> tuple[str, ...]:
+def exchange_columns(file: TextFile) -> tuple[str, ...]:
     """Columns of the exchanges in a file; empty where it has a column of texts, or none."""
     columns = record_columns(file)
     return () if TEXT_COLUMN in columns else form_of(columns)

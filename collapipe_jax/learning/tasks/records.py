@@ -208,6 +208,8 @@ def _table_rows(file: TextFile, fields: Sequence[Field], step: Step) -> Iterator
     is_quoted = file.suffix == QUOTED
     rows = _quoted_rows(file, fields, step) if is_quoted else _tabbed_rows(file)
     header = [name.strip() for name in next(rows, ("", []))[1]]
+    if not header:
+        raise file.error("the file is empty", "Give a file with a header and records")
     columns = [header.index(name) for name in find_fields(file, "the header", header, fields)]
     for place, row in rows:
         with step():

@@ -24,7 +24,14 @@ from collapipe_jax.learning.tasks.corpora import (
     TextFile,
     entity_type,
 )
-from collapipe_jax.learning.tasks.records import FEATURES, OBJECTS, PARQUET, Field, read_records
+from collapipe_jax.learning.tasks.records import (
+    FEATURES,
+    OBJECTS,
+    PARQUET,
+    Field,
+    read_records,
+    record_columns,
+)
 from collapipe_jax.learning.tasks.sampling import draw_rows
 from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.learning.tasks.subwords import WordPiece, pad_rows
@@ -124,6 +131,8 @@ def _bioes(sentence: Sentence, broken: list[str]) -> list[str]:
 
 
 _BLANKS = " \t\r"
+_TOKENS, _TAGS = "tokens", ("tags", "ner_tags")  # keys of lists
+_JUDGED = 1_000  # lines by which a file is one of words with tags
 
 
 class TaggedText(NamedTuple):
@@ -220,6 +229,15 @@ def read_tagged_text(file: TextFile) -> list[TaggedSentence]:
     return [sentence for _, sentence in _placed(file)]
 
 
+def is_tagged(file: TextFile) -> bool:
+    """Whether a file is meant for ``read_tagged_text``, even where some of its lines are broken."""
+    if file.suffix in (OBJECTS, PARQUET):
+        columns = set(record_columns(file))
+        return _TOKENS in columns and not columns.isdisjoint(_TAGS)
+    rows = [_columns(line) for line in file.lines()[:_JUDGED] if _is_word(line)]
+    return 2 * sum(len(row) > 1 and _is_tag(row[-1]) for row in rows) > len(rows)
+
+
 class _Words(NamedTuple):
     """A sentence as it is on file."""
 
@@ -305,7 +323,7 @@ def _columns(line: str) -> list[str]:
 
 
 def _listed_sentences(file: TextFile, step: Step) -> Iterator[_Words]:
-    fields = [Field(("tokens",)), Field(("tags", "ner_tags"), labels=True)]
+    fields = [Field((_TOKENS,)), Field(_TAGS, labels=True)]
     for place, values in read_records(file, fields, step):
         with step():
             if not all(

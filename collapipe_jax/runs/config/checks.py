@@ -86,6 +86,17 @@ def check_values(
     return fine, networks
 
 
+def sections_of(fine: ValidValues) -> tuple[ValidValues, ValidValues]:
+    """The right values by section; and of these the sections without a wrong one."""
+    nested = unflatten_dict(fine, sep=".")
+    partial = ValidValues(
+        {n: ValidValues(part) if isinstance(part, dict) else part for n, part in nested.items()}
+    )
+    sizes = {name: len(keys) for name, keys in KEYS.items() if not isinstance(keys, Key)}
+    wrong = {name for name, size in sizes.items() if len(nested.get(name, ())) < size}
+    return partial, ValidValues({name: part for name, part in partial.items() if name not in wrong})
+
+
 def _fine_values(
     found: Mapping[str, Any], step: Step, keys: Mapping[str, Any] = KEYS, prefix: str = ""
 ) -> ValidValues:

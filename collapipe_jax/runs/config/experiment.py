@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.core.errors import InputError, Step, ValidValues, collect
@@ -38,10 +37,9 @@ from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.rows_read import count_rows
 from collapipe_jax.learning.tasks.sampling import split_samples
 from collapipe_jax.learning.tasks.task import Task
-from collapipe_jax.runs.config.checks import CheckedConfig, check_values
-from collapipe_jax.runs.config.default import KEYS, Config
+from collapipe_jax.runs.config.checks import CheckedConfig, check_values, sections_of
+from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.embedding_rows import build_embedding_rows
-from collapipe_jax.runs.config.keys import Key
 from collapipe_jax.runs.config.rules import check_rules, training_rules
 from collapipe_jax.runs.config.system import make_system, make_system_params
 
@@ -208,7 +206,7 @@ def _check(
     """The configuration with the number of labels, its task, and the corpus it reads, if any."""
     with collect() as step:
         fine, networks, kind = _check_settings(config, unknown, step)
-        corpus = kind.read_corpus(_sections(fine)[0]) if same is None else same.corpus
+        corpus = kind.read_corpus(sections_of(fine)[0]) if same is None else same.corpus
     if corpus is not None and "task.labels" in kind.reads:
         fine["task.labels"] = len(corpus.labels)
     return CheckedConfig.from_values(fine, networks), kind, corpus
@@ -242,23 +240,11 @@ def _check_settings(
                 del fine[name]  # so that nothing else is said of it
                 raise InputError(name, value, f"{fine['task.kind']} needs it", remedy)
     check_rules(training_rules(), fine, step)
-    whole = _sections(fine)[1]
+    whole = sections_of(fine)[1]
     with step():
+        kind.check_pretrained(whole)  # first: a size that contradicts the folder breaks other rules
         kind.make_sizes(whole)
-    with step():
-        kind.check_pretrained(whole)
     return fine, networks, kind
-
-
-def _sections(fine: ValidValues) -> tuple[ValidValues, ValidValues]:
-    """The right values by section; and of these the sections without a wrong one."""
-    nested = unflatten_dict(fine, sep=".")
-    partial = ValidValues(
-        {n: ValidValues(part) if isinstance(part, dict) else part for n, part in nested.items()}
-    )
-    sizes = {name: len(keys) for name, keys in KEYS.items() if not isinstance(keys, Key)}
-    wrong = {name for name, size in sizes.items() if len(nested.get(name, ())) < size}
-    return partial, ValidValues({name: part for name, part in partial.items() if name not in wrong})
 
 
 def build_optimizers(config: Config) -> Optimizers:

@@ -8,6 +8,7 @@ energy that a static pipeline spends.
 import functools
 import math
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.core.errors import InputError, InputWarning, rename_error_keys
+from collapipe_jax.core.errors import InputError, InputWarning, collect, rename_error_keys
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.control.queues import device_budget_floor_j
 from collapipe_jax.edge.cost.computing import (
@@ -33,15 +34,21 @@ from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
-from collapipe_jax.learning.tasks.classification import read_labelled_text
+from collapipe_jax.learning.tasks.classification import (
+    LABEL_COLUMNS,
+    TEXT_COLUMN,
+    read_labelled_text,
+)
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.instructions import Exchange
 from collapipe_jax.learning.tasks.packing import first_fit_decreasing
-from collapipe_jax.learning.tasks.records import SUFFIXES
+from collapipe_jax.learning.tasks.plain_text import exchange_columns
+from collapipe_jax.learning.tasks.records import SUFFIXES, record_columns
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.subwords import ByteTokenizer, WordPiece
-from collapipe_jax.learning.tasks.tagging import read_tagged_text
+from collapipe_jax.learning.tasks.tagging import is_tagged, read_tagged_text
 from collapipe_jax.runs.config import default
+from collapipe_jax.runs.config.checks import check_values, sections_of
 from collapipe_jax.runs.config.files import read_values
 from collapipe_jax.runs.config.system import build_system_params, system_key
 
@@ -67,7 +74,7 @@ _BERT_RATES = ((512, 2e-4), (1024, 1e-4), (math.inf, 3e-5))  # below a width
 _BERT_ADAPTER_RATE = 2e-3
 
 
-_SKIP_KEY, _PACKING_KEY = "task.skip_broken", "task.packing"
+_PACKING_KEY = "task.packing"
 
 
 class FineTuning(NamedTuple):
@@ -102,10 +109,12 @@ def fine_tuning(
 def _fine_tuning(model: str, data: str, test: str, lora: int, given: dict[str, Any]) -> FineTuning:
     with rename_error_keys({"file": "--model"}):
         sizes = read_published_sizes(model)
-    config, _ = read_values("classification", {k: v for k, v in given.items() if k == _SKIP_KEY})
-    skips = config.task.skip_broken
-    kind = given.get("task.kind") or _kind_of(sizes, TextFile("--data", data, skips))
-    if kind not in (kinds := _KINDS[type(sizes)]):
+    kinds = _KINDS[type(sizes)]
+    given_task = _check_given(kinds[0], sizes, {"model.pretrained": model, **given})
+    files = [TextFile("--data", data, given_task["skip_broken"]), TextFile("--test", test)]
+    if (kind := given.get("task.kind")) is None:
+        kind = _kind_of(sizes, [file for file in files if file.name], given_task)
+    elif kind not in kinds:
         problem, remedy = "not of such a model", f"Give one of {', '.join(kinds)}"
         raise InputError("task.kind", kind, problem, remedy)
     # Its sizes follow where the configuration is read.
@@ -140,12 +149,36 @@ def _rates(sizes: BertConfig | CausalConfig, lora: int) -> tuple[float, float]:
     return next(rate for width, rate in _BERT_RATES if sizes.width < width), _HEAD_RATE
 
 
-def _kind_of(sizes: BertConfig | CausalConfig, file: TextFile) -> str:
-    """The task of a model and of a file, by the forms that the file can be read in."""
+def _check_given(
+    kind: str, sizes: BertConfig | CausalConfig, given: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The section ``task`` with what a user gives; all that is wrong by itself is refused first."""
+    # The length of a row follows from the texts.
+    config, unknown = read_values(kind, {"task.source_length": sizes.positions, **given})
+    with collect() as step:
+        fine, _ = check_values(config.to_dict(), step, unknown)
+        values, whole = sections_of(fine)
+        with step():
+            find_task(kind).check_pretrained(whole)
+    return values["task"]
+
+
+def _kind_of(
+    sizes: BertConfig | CausalConfig, files: Sequence[TextFile], task: Mapping[str, Any]
+) -> str:
+    """The task of a model and of its files, by the forms that the first can be read in."""
+    columns = {name: task[name] for name in ("text_column", "label_column")}
     if isinstance(sizes, CausalConfig):
+        with collect() as step:
+            for file in files:
+                with step():
+                    _refuse_labels(file, **columns)
         return "causal_lm"
-    readers: dict[str, Any] = {"classification": read_labelled_text, "tagging": read_tagged_text}
-    if file.suffix not in (*SUFFIXES, ".json"):
+    file, readers = files[0], dict[str, Any]()
+    readers["classification"] = functools.partial(read_labelled_text, **columns)
+    readers["tagging"] = read_tagged_text
+    is_table = file.suffix in (*SUFFIXES, ".json")
+    if not is_table:
         readers.pop("classification")
     elif file.suffix not in (".jsonl", ".parquet", ".tsv"):
         readers.pop("tagging")
@@ -157,9 +190,28 @@ def _kind_of(sizes: BertConfig | CausalConfig, file: TextFile) -> str:
             errors.append(error)
         else:
             return kind
-    if file.suffix in (*SUFFIXES, ".json"):
-        raise errors[0]
-    return "masked_lm"  # lines of text
+    if "tagging" in readers and is_tagged(file):
+        raise errors[-1]
+    if not is_table:
+        return "masked_lm"  # lines of text
+    if not any(columns.values()) and (asked := exchange_columns(file)):
+        problem = f"it has prompts with answers ({', '.join(asked)}), which a BERT does not learn"
+        raise file.error(problem, "Take a Llama or a Qwen, or give texts with labels")
+    raise errors[0]
+
+
+def _refuse_labels(file: TextFile, *, text_column: str, label_column: str) -> None:
+    """Refuse tags and labels, which a language model would drop without a word."""
+    if is_tagged(file):
+        problem = "it has words with tags, which a language model does not learn"
+        raise file.error(problem, "Take a BERT, or give a file with texts alone")
+    named = [label_column] if label_column else LABEL_COLUMNS
+    columns = record_columns(file) if file.suffix in SUFFIXES else []
+    has_labels = TEXT_COLUMN in columns and not set(columns).isdisjoint(named)
+    if not text_column and (has_labels or file.suffix == ".json"):
+        problem = "it has texts with labels, which a language model does not learn"
+        remedy = "Take a BERT, or set task.kind to causal_lm to learn the texts alone"
+        raise file.error(problem, remedy)
 
 
 def _from_texts(

@@ -1,6 +1,7 @@
 """A published model and a file are enough: all keys follow from the two."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -113,8 +114,72 @@ def test_a_file_that_has_no_labels_is_named(models, tmp_path):
     (tmp_path / "a.csv").write_text("words\nhello\n")
     with pytest.raises(InputError, match="--data"):
         fine_tuning(models["classification"], str(tmp_path / "a.csv"))
-    with pytest.raises(InputError, match="--model"):
-        fine_tuning(str(tmp_path), str(tmp_path / "a.csv"))
+    for folder, problem in ((tmp_path, "has no config.json"), (tmp_path / "b", "no such folder")):
+        with pytest.raises(InputError, match=f"--model = .*{problem}"):
+            fine_tuning(str(folder), str(tmp_path / "a.csv"))
+
+
+_SPOILT = "we\tO\nsell\tO\nzinc\tQ-Metal\n\n"
+_ASKED = '{"question": "how?", "answer": "so"}\n'
+_TURNS = '{{"role": "user", "content": "{}"}}, {{"role": "assistant", "content": "b"}}'
+_TEXTS = {
+    "names.csv": "words,intent\npay it,bank\nlight on,home\n",
+    "labels.csv": "text,label\npay it,bank\nlight on,home\n",
+    "tags.conll": "zinc\tB-Metal\n\n" * 9,
+    "spoilt.conll": "zinc\tB-Metal\n\n" * 9 + _SPOILT,
+    "tags.jsonl": '{"tokens": ["zinc"], "tags": ["B-Metal"]}\n',
+    "asked.jsonl": _ASKED * 48,
+    "chat.jsonl": "\n".join(f'{{"messages": [{_TURNS.format(number)}]}}' for number in range(9)),
+    "lines.txt": "\n".join(f"we sell {number} tons" for number in range(9)),
+    "empty.csv": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "test", "message"),
+    [
+        ("classification", "asked.jsonl", "", r"prompts with answers \(question, answer\)"),
+        ("classification", "empty.csv", "", "^--data = .*the file is empty"),
+        ("classification", "spoilt.conll", "", "line 21 has the tag 'Q-Metal'"),
+        ("causal_lm", "empty.csv", "", "the file is empty"),
+        ("causal_lm", "tags.conll", "", "words with tags"),
+        ("causal_lm", "spoilt.conll", "", "words with tags"),
+        ("causal_lm", "tags.jsonl", "", "words with tags"),
+        ("causal_lm", "labels.csv", "", "texts with labels.* set task.kind to causal_lm"),
+        ("causal_lm", "chat.jsonl", "lines.txt", "^--test = .*it holds plain texts, and the tr"),
+        ("causal_lm", "chat.jsonl", "labels.csv", "^--test = .*texts with labels"),
+        ("causal_lm", "lines.txt", "chat.jsonl", "^--test = .*it holds prompts with answers"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_once(models, tmp_path, model, data, test, message):
+    for name in filter(None, (data, test)):
+        (tmp_path / name).write_text(_TEXTS[name])
+    place = str(tmp_path / test) if test else ""
+    with pytest.raises(InputError, match=message) as caught:
+        fine_tuning(models[model], str(tmp_path / data), place)
+    assert len(caught.value.errors) == 1
+
+
+def test_columns_that_are_named_decide_the_form(models, tmp_path):
+    for name in ("names.csv", "labels.csv"):
+        header, *rows = _TEXTS[name].splitlines()
+        rows = [f"{number} {row}" for number in range(20) for row in rows]
+        (tmp_path / name).write_text("\n".join([header, *rows]))
+    columns = {"task.text_column": "words", "task.label_column": "intent"}
+    tuning = fine_tuning(models["classification"], str(tmp_path / "names.csv"), given=columns)
+    assert (tuning.config, tuning.values["task.labels"]) == ("classification", 2)
+    for given in ({"task.kind": "causal_lm"}, {"task.text_column": "text"}):
+        path = str(tmp_path / "labels.csv")
+        assert fine_tuning(models["causal_lm"], path, given=given).config == "causal_lm"
+
+
+def test_what_is_given_is_judged_before_the_texts(models):
+    given = {"model.width": "17", "model.foo": "1", "training.batch": "abc"}
+    with pytest.raises(InputError) as caught:
+        fine_tuning(models["classification"], "nix.csv", given=given)
+    errors = {error.key: error.problem for error in caught.value.errors}
+    assert list(errors) == ["model.foo", "training.batch", "model.width"]
+    assert re.search("the model in .* has 16", errors["model.width"])  # not that heads divide it
 
 
 @pytest.mark.parametrize(
