@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, options_of
+from collapipe_jax.core.console import value_text
+from collapipe_jax.core.errors import rename_error_keys
 from collapipe_jax.core.files import write_json
 from collapipe_jax.learning.tasks.registry import load
 
@@ -32,9 +34,10 @@ def main(argv: Sequence[str]) -> None:
     model = load(options.model)
     given = {name: getattr(options, name) for name in (*offered, "tagged")}
     chosen = options_of(model.task.evaluate, **given)
-    scores = model.evaluate(options.data, **chosen)
+    with rename_error_keys({"data": "--data"}):
+        scores = model.evaluate(options.data, **chosen)
     for name, value in scores.items():
-        print(f"{name:16} {value}")
+        print(f"{name:16} {value_text(value)}")
     if options.out:
         write_json(Path(options.out), scores)
         print(f"written: {options.out}")

@@ -35,7 +35,7 @@ from rich.table import Table
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser, refuse_given
 from collapipe_jax.cli.plan import plan_round
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards, refuse_without_cluster
-from collapipe_jax.core.console import console_for_tables, make_table
+from collapipe_jax.core.console import console_for_tables, make_table, value_text
 from collapipe_jax.core.errors import InputError, InputWarning, collect
 from collapipe_jax.core.files import own_share, write_sealed
 from collapipe_jax.core.statistics import interval_text, mean_interval
@@ -62,7 +62,7 @@ _TUNING: dict[str, Any] = {
     "data": ("", "file to fine-tune on: texts, with answers, labels or tags"),
     "test": (
         "",
-        "file of that form to score at the end; else, and of a BERT's lines, validation is",
+        "file of that form to score at the end (masked_lm: none); else validation is",
     ),
     "lora": (0, "rank of adapters; 0 trains all parameters"),
 }
@@ -155,16 +155,7 @@ def warn_of_better_linear_model(summary: Mapping[str, Any], linear: Mapping[str,
 def _print_summary(summary: Mapping[str, Any]) -> None:
     console = Console()
     for name, value in summary.items():
-        console.print(f"{name:32} {_value_text(value)}", soft_wrap=True, highlight=False)
-
-
-def _value_text(value: Any) -> str:
-    """A value of a summary as a reader wants it; the file has all digits."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value_text(each)}" for name, each in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_value_text, value))
-    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+        console.print(f"{name:32} {value_text(value)}", soft_wrap=True, highlight=False)
 
 
 def _train_on_hosts(

@@ -4,7 +4,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich import box
@@ -120,3 +120,12 @@ def console_for_tables(width: int) -> Console:
     """A console as wide as the terminal; where the output is none, as the tables need."""
     console = Console()
     return console if console.is_terminal else Console(width=width)
+
+
+def value_text(value: Any) -> str:
+    """A score or a list of them as a reader wants it; the file has all digits."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {value_text(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)

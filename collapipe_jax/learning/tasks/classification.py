@@ -99,6 +99,7 @@ def read_sets(
     files = LabelledFiles(
         read=lambda file: _placed(file, fields),
         labels=_classes,
+        marks=lambda entry: (entry.label,),
         text=lambda entry: entry.text,
         stratum=lambda entry: entry.label,
     )
@@ -353,8 +354,9 @@ class Classification(bert_tasks.BertTask):
     ) -> dict[str, Any]:
         """Scores on labelled texts, on file as in ``read_labelled_text``."""
         source, keys = TextFile("data", str(file)), ("--text-column", "--label-column")
-        entries = read_labelled_text(source, text_column, label_column, keys)
-        source.check_labels([entry.label for entry in entries], self.data.labels)
+        placed = _placed(source, _fields(text_column, label_column, keys))
+        source.check_labels([(place, (one.label,)) for place, one in placed], self.data.labels)
+        entries = [entry for _, entry in placed]
         samples = _encode(entries, self.data.tokenizer, self.data.labels, self.length)
         return self.report(params, self.prepared(samples))
 

@@ -254,10 +254,17 @@ class TextFile(NamedTuple):
         lines = self.text().split("\n")
         return lines[:-1] if lines[-1] == "" else lines
 
-    def check_labels(self, found: Iterable[str], trained: Collection[str]) -> None:
-        """Refuse, by an ``InputError``, labels in the file that training lacks."""
-        if unseen := sorted(set(found) - set(trained)):
-            problem = f"training has no {', '.join(map(repr, unseen[:5]))}"
+    def check_labels(
+        self, found: Iterable[Placed[Iterable[str]]], trained: Collection[str]
+    ) -> None:
+        """Refuse, by an ``InputError``, labels of entries in the file that training lacks."""
+        unseen: dict[str, str] = {}  # where each comes first
+        for place, labels in found:
+            for label in set(labels).difference(trained):
+                unseen.setdefault(label, place)
+        if unseen:
+            named = [f"{label!r} ({place})" for label, place in sorted(unseen.items())]
+            problem = f"training has no {', '.join(named[:5])}"
             raise self.error(
                 problem, "Give files with the same labels, or leave these out of the file"
             )
@@ -283,6 +290,7 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
 
     read: Callable[[TextFile], list[Placed[Entry]]]  # entries of a file, at least one
     labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]]  # of a file, or its refusal
+    marks: Callable[[Entry], Iterable[str]]  # labels of an entry
     text: Callable[[Entry], str]
     stratum: Callable[[Entry], str | bool]  # class of which validation gets its share
 
@@ -335,7 +343,8 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
                 if name not in files:
                     continue
                 with step():
-                    files[name].check_labels(found[name], found["train"])
+                    marks = [(place, self.marks(entry)) for place, entry in placed[name]]
+                    files[name].check_labels(marks, found["train"])
                     texts = [(place, self.text(entry)) for place, entry in placed[name]]
                     files[name].warn_of_repeats(texts, known)
             whole = [entry for _, entry in placed["train"]]

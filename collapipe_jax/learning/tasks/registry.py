@@ -60,7 +60,13 @@ class TrainedModel:
         self.task, self.params = task, params
 
     def predict(self, texts: Sequence[Any], **options: Any) -> list[Any]:
-        """Answers, one a text, of any length and number; options are of the task's ``predict``."""
+        """Answers, one a text, of any length and number; options are of the task's ``predict``.
+
+        Raises:
+          InputError: a single text in place of a list, or an option that is wrong.
+        """
+        if isinstance(texts, str):
+            raise InputError("texts", texts, "a single text", "Give a list of texts")
         return self.task.predict(self.params, texts, **options)
 
     def evaluate(self, file: str | os.PathLike[str], **options: Any) -> dict[str, Any]:

@@ -192,6 +192,7 @@ def read_tagged(
     files = LabelledFiles(
         read=_placed,
         labels=_labels,
+        marks=lambda sentence: sentence.tags,
         text=lambda sentence: " ".join(sentence.tokens),
         stratum=_has_entity,
     )
@@ -515,8 +516,10 @@ class Tagging(bert_tasks.BertTask):
     def evaluate(self, params: Params, file: str | os.PathLike[str]) -> dict[str, Any]:
         """Scores on sentences, on file as in ``read_tagged_text``."""
         source = TextFile("data", str(file))
-        sentences = read_tagged_text(source)
-        source.check_labels(_labels(source, sentences), self.data.labels)
+        placed = _placed(source)
+        sentences = [sentence for _, sentence in placed]
+        _labels(source, sentences)  # refuses a file without entities
+        source.check_labels([(place, one.tags) for place, one in placed], self.data.labels)
         samples = _cut_windows(self.data.tokenizer, sentences, self.data.labels, self.length)
         return self.report(params, self.prepared(samples))
 

@@ -278,7 +278,7 @@ def test_splits_go_by_name(write):
     ("name", "content", "message"),
     [
         ("a.csv", "text,intent\na,b\n", "no column category or label among text, intent"),
-        ("a.csv", "", "no column text among none"),
+        ("a.csv", "", "the file is empty"),
         ("a.csv", 'text,label\na,b\n\n"c\nd",e,f\n', "line 4 has 3 columns, the header 2"),
         ("a.csv", 'text,label\n"a\nb",x\n ,y\n', "line 4 has no text"),
         ("a.csv", "text,label\na,\n", "line 2 has no label"),

@@ -34,6 +34,12 @@ def test_a_workdir_its_model_and_copies_are_loaded(tmp_path):
         assert cp.load(folder).predict(["tell me of oslo"])[0].label == "place"
 
 
+def test_a_single_text_in_place_of_a_list_is_refused():
+    for kind in FOLDERS:
+        with pytest.raises(InputError, match=r"^texts = 'tell me': a single text"):
+            cp.load(FOLDERS[kind]).predict("tell me")
+
+
 def test_a_model_of_another_program_is_used_by_its_class(tmp_path):
     shutil.copytree(GOLDEN, tmp_path / "model")
     path = tmp_path / "model" / "config.json"
