@@ -19,7 +19,7 @@ from collapipe_jax.core.errors import (
     collect,
     meant,
 )
-from collapipe_jax.core.stopping import exit_status, terminable
+from collapipe_jax.core.stopping import exit_status, stopped_text, terminable
 from collapipe_jax.runs.config.named import NAMED
 
 _HELP = {
@@ -175,7 +175,7 @@ def run_reporting_errors(
         print(f"error: {error.name} is not installed. {remedy} brings it.", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        print(f"stopped{f': {stop}' if stop.args else ''}", file=sys.stderr)
+        print(stopped_text(stop), file=sys.stderr)
         return exit_status(stop)
     return 0
 

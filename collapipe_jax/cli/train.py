@@ -35,10 +35,12 @@ from rich.table import Table
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser, refuse_given
 from collapipe_jax.cli.plan import plan_round
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards, refuse_without_cluster
-from collapipe_jax.core.console import console_for_tables, make_table, value_text
+from collapipe_jax.core.compilation import compile_for_now
+from collapipe_jax.core.console import console_for_tables, make_table, tell_phase, value_text
 from collapipe_jax.core.errors import InputError, InputWarning, collect
 from collapipe_jax.core.files import own_share, write_sealed
 from collapipe_jax.core.statistics import interval_text, mean_interval
+from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.learning.tasks.task import FINAL_SCORES
 from collapipe_jax.runs import hosts
@@ -48,7 +50,7 @@ from collapipe_jax.runs.config.finetuning import fine_tuning
 from collapipe_jax.runs.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.runs.results.checkpoints import newest_step
 from collapipe_jax.runs.results.workdir import open_workdir, read_summary
-from collapipe_jax.runs.training.loop import check_shared, train
+from collapipe_jax.runs.training.loop import check_shared, telling_what_is_saved, train
 from collapipe_jax.runs.training.network_ahead import decide_cut
 
 _SWEEP: dict[str, Any] = {
@@ -114,8 +116,11 @@ def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     if wants_linear is None:
         wants_linear = bool(options.model and options.test)
     scores = experiment.task.linear_scores if wants_linear else None
-    linear = hosts.on_first(lambda: scores(experiment.corpus)) if scores else {}
-    run = train(experiment, options.workdir, resume=options.resume, console=console)
+    with telling_what_is_saved([experiment], [options.workdir], options.resume):
+        if scores and hosts.is_first():
+            tell_phase(console, "training a linear model of the same texts")
+        linear = hosts.on_first(lambda: scores(experiment.corpus)) if scores else {}
+        run = train(experiment, options.workdir, resume=options.resume, console=console)
     if not hosts.is_first():
         return
     summary = run.summary | linear
@@ -134,8 +139,19 @@ def _show_round(experiment: Experiment) -> None:
     console = console_for_tables(_WIDTH)
     problem = decide_cut(experiment, console).system.mean_problem
     cuts = [int(problem.workload.server_blocks)]
-    _, _, (table, summary, _) = plan_round(problem, experiment.policy, cuts)
-    console.print(table, summary, sep="\n", highlight=False)
+    cut, decision, (table, summary, _) = plan_round(problem, experiment.policy, cuts)
+    problem = problem.with_cut(cut)
+    energy_j = compile_for_now(evaluate, problem, decision)(problem, decision).energy_j
+    console.print(table, summary, _energy_text(energy_j), sep="\n", highlight=False)
+
+
+def _energy_text(energy_j: Any) -> str:
+    """Energy of a round, ``[N, 1 + I]`` of control units and devices."""
+    nodes_j = np.asarray(energy_j)
+    return (
+        f"energy {nodes_j.sum():.4g} J, of a control unit up to {nodes_j[:, 0].max():.4g} J, "
+        f"of a device up to {nodes_j[:, 1:].max():.4g} J"
+    )
 
 
 def warn_of_better_linear_model(summary: Mapping[str, Any], linear: Mapping[str, Any]) -> None:
@@ -273,7 +289,8 @@ def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
         tuning = fine_tuning(options.model, options.data, options.test, options.lora, values)
         name, values = tuning.config, tuning.values
         if hosts.is_first():
-            Console().print(tuning.summary, soft_wrap=True, highlight=False)
+            tell_phase(Console(), tuning.summary)
+            tell_phase(Console(), "reading the model and the texts")
     config, unknown = read_values(name, values)
     experiment = build_experiment(config, unknown)
     if options.linear_baseline and experiment.task.linear_scores is None:

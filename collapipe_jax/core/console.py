@@ -62,6 +62,11 @@ def progress(
     yield advance
 
 
+def tell_phase(console: Console, what: str) -> None:
+    """Tell what begins and may take long, in a line of the style of :func:`progress`."""
+    console.print(what, soft_wrap=True, markup=False, highlight=False)
+
+
 def track(items: Iterable[_Item], what: str, total: int, console: Console) -> Iterator[_Item]:
     """The items, with the progress of what is done with them."""
     with progress(console, what, total) as advance:

@@ -24,6 +24,11 @@ def exit_status(stop: KeyboardInterrupt) -> int:
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
+def stopped_text(stop: KeyboardInterrupt) -> str:
+    """What a program says that a signal ended: what is saved, where something is."""
+    return f"stopped: {stop}" if stop.args else "stopped"
+
+
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
     """Raise :class:`Terminated` at SIGTERM, unless a program around this one handles it."""

@@ -23,7 +23,7 @@ from flax import serialization
 from jax.experimental import multihost_utils
 
 from collapipe_jax.core.errors import HostError, InputError, TrainingError, shortened
-from collapipe_jax.core.stopping import exit_status, restore_sigterm
+from collapipe_jax.core.stopping import exit_status, restore_sigterm, stopped_text
 
 DEAD_AFTER_S = 15
 """Time without a sign of life after which JAX takes a host for dead, and ends the others."""
@@ -99,7 +99,7 @@ def join(
         raise
     # This host alone may have any other. It leaves without a goodbye, which would wait for all.
     except KeyboardInterrupt as stop:
-        print("stopped", file=sys.stderr, flush=True)
+        print(stopped_text(stop), file=sys.stderr, flush=True)
         os._exit(exit_status(stop))
     except Exception as error:
         if not isinstance(error, jax.errors.JaxRuntimeError):

@@ -123,7 +123,7 @@ def _as_meant(
             near = nearest(name, known)
             meant.setdefault(near or name, given[name])
             with step():
-                remedy = f"Did you mean {near}" if near else f"Choose among: {', '.join(known)}"
+                remedy = f"Did you mean {near}?" if near else f"Choose among: {', '.join(known)}"
                 raise InputError(f"{where}{name}", given[name], "unknown key", remedy)
     return meant
 
@@ -145,7 +145,9 @@ def _check_ends(ends: Any, names: Sequence[Any]) -> None:
     for name in ends:
         if name not in names:
             near = nearest(str(name), [str(each) for each in names])
-            remedy = f"Did you mean {near}" if near else f"Name two of {', '.join(map(str, names))}"
+            remedy = (
+                f"Did you mean {near}?" if near else f"Name two of {', '.join(map(str, names))}"
+            )
             raise InputError("links: between", name, "is no machine of the file", remedy)
 
 

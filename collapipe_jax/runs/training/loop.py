@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from collapipe_jax.learning.federated.learner import Learner, device_mesh
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
+from collapipe_jax.runs.results.checkpoints import newest_step
 from collapipe_jax.runs.training.history import count_tokens, log_speed
 from collapipe_jax.runs.training.learning_rounds import (
     ROUNDS_PER_CALL,
@@ -101,6 +103,17 @@ def train_together(
         they share its clusters or clients and the examples of each, as far as their number
         divides these; ``console`` tells how, and which are idle. None is all of this host.
     """
+    with telling_what_is_saved(experiments, workdirs, resume):
+        return _train_together(experiments, workdirs, resume, console, devices)
+
+
+def _train_together(
+    experiments: Sequence[Experiment],
+    workdirs: Sequence[str | os.PathLike],
+    resume: bool,
+    console: Console | None,
+    devices: Sequence[Any] | None,
+) -> list[TrainedRun]:
     for experiment in experiments:
         _check_hosts(experiment)
     console, groups = console or Console(), dict[Hashable, list[int]]()
@@ -115,7 +128,7 @@ def train_together(
                 stack.enter_context(OngoingRun(experiments[one], workdirs[one], resume, console))
                 for one in places
             ]
-            found = _train_group(runs, console, devices or workers(), resume)
+            found = _train_group(runs, console, devices or workers())
             trained |= {p: found[r] for p, r in zip(places, runs, strict=True) if r in found}
             broken += [run.breakdown for run in runs if run.breakdown]
     if broken:
@@ -124,7 +137,7 @@ def train_together(
 
 
 def _train_group(
-    runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any], resume: bool
+    runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any]
 ) -> dict[OngoingRun, TrainedRun]:
     """Train runs of one program; those that broke down do not come back."""
     learners = _learners([run.experiment for run in runs])
@@ -152,8 +165,9 @@ def _train_group(
                 parts[0].compile()
                 list(each(train_part, parts))
             if stop.is_set():
-                raise stop.kind(_saved(runs, total, resume))
-        for ended in each(_Part.finish, parts):
+                raise stop.kind
+        told = shown if len(runs) == 1 else Console(quiet=True)
+        for ended in each(lambda part: part.finish(told), parts):
             found |= ended
     return found
 
@@ -234,10 +248,10 @@ class _Part:
             for run, learner, own in zip(self.runs, self._learners, rounds, strict=True)
         ]
 
-    def finish(self) -> dict[OngoingRun, TrainedRun]:
+    def finish(self, console: Console) -> dict[OngoingRun, TrainedRun]:
         """Test and export what was trained, but for runs that broke down."""
         whole = [run for run in self.runs if not run.breakdown]
-        return {run: run.finish(self.params(run, scored=True)) for run in whole}
+        return {run: run.finish(self.params(run, scored=True), console) for run in whole}
 
     def params(self, run: OngoingRun, *, scored: bool) -> Params:
         """Parameters of a run's model, those to score or the newest, where all are evaluated."""
@@ -247,12 +261,21 @@ class _Part:
         return jax.device_put(params, learning_place(run.experiment))
 
 
-def _saved(runs: Sequence[OngoingRun], total: int, resume: bool) -> str:
-    """Where an interrupted training is saved."""
-    where = str(runs[0].folder) if len(runs) == 1 else f"{len(runs)} folders"
-    command = "the same command" if resume else "the same command with --resume"
-    done = sum(run.done for run in runs)
-    return f"{done} of {total} rounds are saved in {where}; {command} goes on"
+@contextlib.contextmanager
+def telling_what_is_saved(
+    experiments: Sequence[Experiment], workdirs: Sequence[str | os.PathLike], resume: bool
+) -> Iterator[None]:
+    """Let an interrupt say how many rounds are saved, and how to go on; wherever it comes."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        done = sum(newest_step(Path(workdir) / "checkpoints") or 0 for workdir in workdirs)
+        if done and not stop.args:
+            total = sum(int(one.config["training"]["rounds"]) for one in experiments)
+            where = str(workdirs[0]) if len(workdirs) == 1 else f"{len(workdirs)} folders"
+            command = "the same command" if resume else "the same command with --resume"
+            stop.args = (f"{done} of {total} rounds are saved in {where}; {command} goes on",)
+        raise
 
 
 def round_inputs(

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from rich.console import Console
 
 from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.core.console import tell_phase
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.files import (
     append_line,
@@ -277,8 +278,8 @@ class OngoingRun:
             record["base_digest"] = self._base_digest
         self._checkpoints.save(self.done, held, record)
 
-    def finish(self, params: Params) -> TrainedRun:
-        """Test and export the trained model, unless that is done.
+    def finish(self, params: Params, console: Console) -> TrainedRun:
+        """Test and export the trained model, unless that is done; the console tells each phase.
 
         It has these parameters, or those of the best score where the run keeps them.
         """
@@ -286,10 +287,15 @@ class OngoingRun:
             params = jax.device_put(join(self._best, self._base), learning_place(self.experiment))
         path = self.folder / "summary.json"
         if hosts.on_first(lambda: read_object(path) is None):
+            last_set = self.experiment.task.last_set
+            tell_phase(console, f"scoring the trained model on the {last_set} set")
             summary = summarise(self.experiment, params, load_run(self.folder).history)
-            summary |= self._score_at_start()
+            if self.experiment.config["model"]["pretrained"]:
+                tell_phase(console, f"scoring the model before training on the {last_set} set")
+                summary |= self._score_at_start()
             held = hosts.fetch(params)
             if summary["untrained_rounds"] < self.rounds:
+                tell_phase(console, "writing the trained model")
                 hosts.on_first(lambda: self._export(held))
             hosts.on_first(lambda: write_sealed(path, summary))  # last of all
         record = load_run(self.folder)
@@ -307,8 +313,6 @@ class OngoingRun:
 
     def _score_at_start(self) -> dict[str, float]:
         """Final score of a pretrained model before the first round."""
-        if not self.experiment.config["model"]["pretrained"]:
-            return {}
         task = self.experiment.task
         start = jax.device_put(initial_params(self.experiment), learning_place(self.experiment))
         scores = task.score(start, getattr(task.data, task.last_set))

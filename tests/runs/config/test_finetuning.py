@@ -214,6 +214,9 @@ def test_a_dry_run_shows_who_holds_what_and_trains_nothing(models, files, tmp_pa
     printed = capsys.readouterr().out
     assert "blocks per device" in printed
     assert "latency" in printed
+    assert re.search(
+        r"energy \S+ J, of a control unit up to \S+ J, of a device up to \S+ J", printed
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -220,6 +220,22 @@ def test_sigterm_saves_as_an_interrupt_does_and_has_a_status_of_its_own(
     assert_same_run(experiment, tmp_path, undisturbed[0])
 
 
+def test_a_signal_after_the_last_round_says_what_is_saved(experiment, copied, monkeypatch, capsys):
+    (copied / "summary.json").unlink()
+    console = Console(file=io.StringIO(), width=200)
+    with monkeypatch.context() as patch:
+        interrupt_in(patch, OngoingRun, "_export", 1, signal.SIGTERM)
+
+        def resume(_):
+            train.train(experiment, copied, resume=True, console=console)
+
+        assert run_reporting_errors(resume, []) == 143
+    saved = f"6 of 6 rounds are saved in {copied}; the same command goes on"
+    assert capsys.readouterr().err == f"stopped: {saved}\n"
+    phases = ["scoring the trained model on the test set", "writing the trained model"]
+    assert console.file.getvalue().splitlines()[-2:] == phases
+
+
 @pytest.mark.parametrize("erased", [np.nan, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_run_in_which_nobody_trained_says_so_and_exports_nothing(
     erased, tmp_path, experiment, monkeypatch
