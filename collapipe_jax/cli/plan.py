@@ -399,7 +399,7 @@ def _certificate(solution: Solution) -> str:
 def _nearby(objectives: np.ndarray, objective: float) -> str:
     """Whether a neighbour of the decision has a smaller objective, in words."""
     count = int(np.sum(np.isfinite(objectives)))
-    kind = f"{count} decisions that move one block or take another M were optimised"
+    kind = f"{count} decisions with blocks elsewhere or another M were optimised"
     if not count or np.min(objectives) >= objective * (1.0 - _CLOSE):
         return f"no neighbour is better by {100 * _CLOSE:.2g} %: {kind}"
     cluster = int(np.argmin(np.min(objectives, axis=1)))

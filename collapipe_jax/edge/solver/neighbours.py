@@ -1,7 +1,8 @@
 """Neighbours of a partition, the other clusters as they are.
 
-One block is on another device, or there is another number of micro-batches or another gateway.
-Every cluster has ``K (K - 1)`` moves of a block, to idle devices too, and ``C`` choices of ``M``.
+One block of a device is on another, or all its blocks are, or there is another number of
+micro-batches or another gateway. Every cluster has ``K (K - 1)`` moves of a block, to idle devices
+too, as many of all blocks, and ``C`` choices of ``M``.
 Those that are impossible are masked, so all arrays have fixed sizes, with the batch last.
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last
-from collapipe_jax.edge.cost.chain import chain_of
+from collapipe_jax.edge.cost.chain import Chain, at_next, chain_of, from_previous
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, participates
 from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
@@ -41,7 +42,7 @@ _GATEWAYS = 3
 
 
 class Neighbours(NamedTuple):
-    """Neighbours of every cluster, ``J = K (K - 1) + C``; its own partition if impossible."""
+    """Neighbours of every cluster, ``J = 2 K (K - 1) + C``; its own partition if impossible."""
 
     segments: Array  # ``[K, N, J, R]``
     micro_batches: Array  # ``[N, J, R]``
@@ -57,10 +58,16 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
       micro_batches: ``[N, R]``.
     """
     work, own, number = problem.workload, segments[:, :, None], micro_batches[:, None]
-    moves, choices = _moves(segments.shape[0]), work.micro_batch_choices.astype(number.dtype)
-    change = np.pad(moves, ((0, 0), (0, len(choices))))[:, None, :, None]
-    moved = own + jnp.asarray(change, own.dtype)
-    stays = jnp.repeat(number, moves.shape[1], axis=1)
+    choices = work.micro_batch_choices.astype(number.dtype)
+    givers, takers = np.nonzero(~np.eye(len(segments), dtype=bool))
+    one = np.eye(len(segments), dtype=int)
+    direction = jnp.asarray((one[:, takers] - one[:, givers])[:, None, :, None], own.dtype)
+    held = jnp.moveaxis(segments[givers], 0, 1)  # by the giver, [N, K (K - 1), R]
+    # All blocks of who has one are one block, which is a neighbour already.
+    change = jnp.concatenate([jnp.ones_like(held), jnp.where(held > 1, held, 0)], axis=1)
+    moved = own + jnp.tile(direction, (1, 1, 2, 1)) * change
+    stays = jnp.repeat(number, moved.shape[2], axis=1)
+    moved = jnp.concatenate([moved, jnp.repeat(own, len(choices), axis=2)], axis=2)
     others = jnp.broadcast_to(choices, (len(number), *choices.shape))
     changed = jnp.concatenate([stays, others], axis=1)
 
@@ -76,18 +83,11 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
     )
 
 
-def _moves(devices: int) -> np.ndarray:
-    """Changes of the segments by all moves of one block, ``[K, K (K - 1)]``."""
-    givers, takers = np.nonzero(~np.eye(devices, dtype=bool))
-    one = np.eye(devices, dtype=int)
-    return one[:, takers] - one[:, givers]
-
-
 def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array) -> Allocation:
     """Logarithms of the allocation of a decision for other segments or gateways of its clusters.
 
-    A node that joins takes a mean share, and its control unit's part of its largest power. All
-    shares are then scaled to their former sum.
+    A node that joins takes a mean share; all shares are then scaled to their former sum. Nodes with
+    other hops have full power: what the old link needed may lose every message on the new one.
 
     Args:
       problem: with an axis of candidates, and with their routes if the decision has any.
@@ -95,15 +95,17 @@ def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array
       segments: of the candidates, ``[K, N, C, R]``.
     """
     own_routes = with_candidate_axis(own.routes)
-    before = chain_of(problem.replace(routes=own_routes), with_candidate_axis(own.segments)).used
-    after, logs = chain_of(problem, segments).used, with_candidate_axis(own.logs)
+    earlier = chain_of(problem.replace(routes=own_routes), with_candidate_axis(own.segments))
+    chain, logs = chain_of(problem, segments), with_candidate_axis(own.logs)
+    before, after = earlier.used, chain.used
     share = jnp.where(before.d2d_share, jnp.exp(logs.d2d_share), 0.0)
     total = jnp.sum(share, axis=0)
     mean = total / jnp.maximum(jnp.sum(before.d2d_share, axis=0), 1)
     share = jnp.where(before.d2d_share, share, mean)
     scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
     log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
-    log_power = jnp.where(before.d2d_power, logs.d2d_power, logs.d2d_power[0])
+    stays = before.d2d_power & _same_hops(earlier, chain)
+    log_power = jnp.where(stays, logs.d2d_power, 0.0)
     uplink = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), segments.shape[2])
     if problem.routes is not None:
         uplink = uplinks_at(problem, uplink, own_routes.gateway, problem.routes.gateway)
@@ -114,6 +116,18 @@ def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array
         d2e_share=uplink.share,
         d2e_power=uplink.power,
     )
+
+
+def _same_hops(one: Chain, other: Chain) -> Array:
+    """Nodes whose hops, to the next node and from the one before, are those of another chain."""
+    number = jnp.arange(1.0, len(one.members) + 1).reshape(-1, *[1] * (one.members.ndim - 1))
+
+    def ends(chain):
+        by_node = jnp.broadcast_to(number, chain.members.shape)
+        return at_next(by_node, chain), from_previous(by_node, chain)
+
+    after, before = zip(ends(one), ends(other), strict=True)
+    return (after[0] == after[1]) & (before[0] == before[1])
 
 
 def neighbour_candidates(
@@ -144,7 +158,10 @@ def neighbour_candidates(
         problem = problem.replace(routes=routes)
     logs = inherited_allocation(problem, own, others.segments)
     fixed = fix(problem, others.segments, others.micro_batches)
-    allocation = to_allocation(fixed, logs)
+    # Alike for all: shares that suit the own set would rank every other set behind it.
+    used = fixed.chain.used.d2d_share
+    equal = jnp.where(used, -jnp.log(jnp.maximum(jnp.sum(used, axis=0), 1)), 0.0)
+    allocation = to_allocation(fixed, logs._replace(d2d_share=equal))
     links = round_links(fixed, allocation, coupling.interference_w)
     terms = round_terms(fixed, allocation, links=links)
     cost = coupled_objective(fixed, allocation, terms, coupling)
@@ -204,7 +221,7 @@ def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int =
       steps: gradient steps on each neighbour, all clusters together.
 
     Returns:
-      ``[N, K (K - 1) + C]``: in a neighbour one cluster changes. Infinite where it is impossible.
+      ``[N, 2 K (K - 1) + C]``: in a neighbour one cluster changes. Infinite where it is impossible.
     """
     return batch_last(functools.partial(_neighbour_objectives, steps=steps))(problem, decision)
 

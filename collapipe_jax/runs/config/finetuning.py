@@ -156,7 +156,7 @@ def _check_given(
     # The length of a row follows from the texts.
     config, unknown = read_values(kind, {"task.source_length": sizes.positions, **given})
     with collect() as step:
-        fine, _ = check_values(config.to_dict(), step, unknown)
+        fine, _ = check_values(config, step, unknown)
         values, whole = sections_of(fine)
         with step():
             find_task(kind).check_pretrained(whole)

@@ -70,8 +70,12 @@ def test_neighbours_are_all_partitions_one_change_away(seed, schedule):
         fits = np.all(needed_bytes <= memory_bytes[n] * (1 + 1e-6), axis=-1)
 
         def is_next(split, at, n=n):
-            moved = np.abs(split - segments[n]).sum()
-            return (moved, choices[at] == counts[n]) in ((2, True), (0, False))
+            change = split - segments[n]
+            if choices[at] != counts[n]:
+                return not np.any(change)
+            # One block of a device, or all of them, to one other device.
+            gives, takes = np.flatnonzero(change < 0), np.flatnonzero(change > 0)
+            return len(gives) == len(takes) == 1 and (change[takes[0]] == 1 or split[gives[0]] == 0)
 
         expected = {
             (*split.tolist(), choices[at])
@@ -110,9 +114,17 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
     share = np.where(_nodes(after), np.exp(logs.d2d_share), 0.0)
     own_share = np.where(_nodes(before), np.exp(own.logs.d2d_share)[:, :, None], 0.0)
     np.testing.assert_allclose(share.sum(axis=0), own_share.sum(axis=0) + 0 * share[0], rtol=1e-5)
-    stays = _nodes(before & after)
-    own_power = np.broadcast_to(own.logs.d2d_power[:, :, None], stays.shape)
-    np.testing.assert_array_equal(np.asarray(logs.d2d_power)[stays], own_power[stays])
+    own_power = np.broadcast_to(own.logs.d2d_power[:, :, None], logs.d2d_power.shape)
+    whole = np.broadcast_to(before, after.shape)
+    stays = np.zeros(own_power.shape, bool)
+    for place in np.ndindex(after.shape[1:]):
+        hops = [_hops(chain[(slice(None), *place)]) for chain in (whole, after)]
+        stays[(slice(None), *place)] = [
+            node in hops[0] and hops[0].get(node) == hops[1].get(node)
+            for node in range(DEVICES + 1)
+        ]
+    assert 0.1 < np.mean(stays) < 0.9
+    np.testing.assert_array_equal(logs.d2d_power, np.where(stays, own_power, 0.0))
     same = np.all(before == after, axis=0)
     kept = np.broadcast_to(own_share, share.shape)
     np.testing.assert_allclose(share[:, same], kept[:, same], rtol=1e-5)
@@ -121,6 +133,15 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
 def _nodes(devices):
     """Nodes of devices; the control unit is active."""
     return np.concatenate([np.ones_like(devices[:1]), devices])
+
+
+def _hops(active):
+    """The node before every node of a chain, and the one after it."""
+    chain = [0, *(1 + np.flatnonzero(active))]
+    return {
+        node: (chain[place - 1], chain[(place + 1) % len(chain)])
+        for place, node in enumerate(chain)
+    }
 
 
 @quick_jit

@@ -130,6 +130,7 @@ def test_a_training_run_has_axes_of_rounds_and_nodes(clients, axis, tmp_path, mo
     }
     record = RunRecord({"seed": 0}, constants, history)
     monkeypatch.setattr(datasets, "load_run", lambda workdir: record)
+    (tmp_path / "config.json").write_text("{}")
     found = open_results(tmp_path)
     per_cluster = ("round", "cluster")
     assert {name: found[name].dims for name in (*history, *constants)} == {
