@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from collapipe_jax.core.errors import InputError, nearest
+from collapipe_jax.core.errors import InputError, meant
 
 T = TypeVar("T")
 
@@ -27,8 +27,7 @@ def find(key: str, name: str, known: Mapping[str, T]) -> T:
         return known[name]
     if ":" in name:
         return _imported(key, name)
-    remedy = f"Did you mean {near}? " if (near := nearest(name, known)) else ""
-    remedy += f"Choose among: {', '.join(known)}, {OWN}"
+    remedy = f"{meant(name, known)} Choose among: {', '.join(known)}, {OWN}".lstrip()
     raise InputError(key, name, "unknown name", remedy)
 
 

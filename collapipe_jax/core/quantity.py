@@ -18,7 +18,7 @@ from flax import struct
 from jax import Array
 from jax.typing import ArrayLike
 
-from collapipe_jax.core.errors import InputError, nearest
+from collapipe_jax.core.errors import InputError, meant
 from collapipe_jax.core.plugins import find
 
 # Units: their names, and conversions. Nothing else in the package converts a unit.
@@ -149,9 +149,8 @@ class Quantity:
             return
         if self.choices:
             if value not in self.choices:
-                near = nearest(value, self.choices) if isinstance(value, str) else None
-                remedy = f"Did you mean {near}? " if near else ""
-                remedy += f"Choose among: {', '.join(self.choices)}"
+                question = meant(value, self.choices) if isinstance(value, str) else ""
+                remedy = f"{question} Choose among: {', '.join(self.choices)}".lstrip()
                 raise InputError(key, value, f"unknown ({self.meaning})", remedy)
             return
         try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.core.errors import InputError, Step, collect, nearest
+from collapipe_jax.core.errors import InputError, Step, collect, meant, nearest
 from collapipe_jax.core.files import loads
 from collapipe_jax.edge.wired import MOST_MACHINES, Machines, PipelineWork
 from collapipe_jax.learning.models import counts
@@ -117,15 +117,14 @@ def _as_meant(
     given: Mapping[str, Any], known: Sequence[str], where: str, step: Step
 ) -> dict[str, Any]:
     """An object whose unknown keys are reported, once each: a misspelt one has its value."""
-    meant = dict(given)
+    corrected = dict(given)
     for name in given:
         if name not in known:
-            near = nearest(name, known)
-            meant.setdefault(near or name, given[name])
+            corrected.setdefault(nearest(name, known) or name, given[name])
             with step():
-                remedy = f"Did you mean {near}?" if near else f"Choose among: {', '.join(known)}"
+                remedy = meant(name, known) or f"Choose among: {', '.join(known)}"
                 raise InputError(f"{where}{name}", given[name], "unknown key", remedy)
-    return meant
+    return corrected
 
 
 def _number(key: str, value: Any, number: _Number) -> float:
@@ -144,10 +143,8 @@ def _check_ends(ends: Any, names: Sequence[Any]) -> None:
         raise InputError("links: between", ends, "does not join two machines", "Name both")
     for name in ends:
         if name not in names:
-            near = nearest(str(name), [str(each) for each in names])
-            remedy = (
-                f"Did you mean {near}?" if near else f"Name two of {', '.join(map(str, names))}"
-            )
+            known = [str(each) for each in names]
+            remedy = meant(str(name), known) or f"Name two of {', '.join(known)}"
             raise InputError("links: between", name, "is no machine of the file", remedy)
 
 

@@ -74,6 +74,10 @@ def _array(what: str, keys: tuple[str, ...], entries: Callable[..., int] | None 
     return Rule(keys, check)
 
 
+def _check_cut(cut: str, blocks: int) -> None:
+    find_cut(cut, blocks)
+
+
 def _count(key: str, most: str) -> Rule:
     """A number from 1 to that of another key, or the name of a rule."""
 
@@ -81,10 +85,6 @@ def _count(key: str, most: str) -> Rule:
         find_count(key, count, range(1, limit + 1))
 
     return Rule((key, most), check)
-
-
-def _check_cut(cut: str, blocks: int) -> None:
-    find_cut(cut, blocks)
 
 
 _PAIR_BYTES = 200  # of a synthetic pair of sentences, as Python holds it
@@ -398,7 +398,7 @@ _ROW_RULES = tuple(
 )
 
 
-def _has_no_mesh(backend: str, clusters: int, devices: int) -> None:
+def _check_mesh(backend: str, clusters: int, devices: int) -> None:
     """Raise an ``InputError`` where several hosts have too few devices for a mesh."""
     if backend == "sharded":
         with rename_error_keys({"mesh": "pipeline.backend"}):
@@ -407,7 +407,7 @@ def _has_no_mesh(backend: str, clusters: int, devices: int) -> None:
 
 # What can be priced, but not trained
 _LEARNER_RULES = (
-    Rule(("pipeline.backend", "network.clusters", "network.devices"), _has_no_mesh),
+    Rule(("pipeline.backend", "network.clusters", "network.devices"), _check_mesh),
     Rule(
         ("payload.trained_fraction",),
         lambda fraction: fraction < 1.0,
