@@ -38,7 +38,7 @@ from collapipe_jax.edge.solver.active_sets import (
     rank_sets,
     step_costs,
 )
-from collapipe_jax.edge.solver.candidates import with_candidate_axis
+from collapipe_jax.edge.solver.candidates import repeat, with_candidate_axis
 from collapipe_jax.edge.solver.gateways import Uplinks, likely_gateways, uplinks_at
 from collapipe_jax.edge.solver.smooth_objective import Coupling, coupled_latency_cost
 
@@ -64,6 +64,7 @@ class ClusterCandidates(NamedTuple):
     log_power: Array  # over its maximum, likewise
     cost: Array  # estimated, infinite where there is no candidate, ``[N, C, R]``
     gateway: Array | None = None  # where gateways are decided, ``[N, C, R]``
+    uplinks: Uplinks | None = None  # likewise, to start from
 
 
 def search_clusters(
@@ -123,11 +124,12 @@ def search_gateways(
 
     def search(gateway):
         through = problem.replace(routes=routes.replace(gateway=gateway))
-        share, power = jax.tree.map(jnp.exp, uplinks_at(problem, own, routes.gateway, gateway))
+        uplinks = uplinks_at(problem, own, routes.gateway, gateway)
+        share, power = jax.tree.map(jnp.exp, uplinks)
         tentative = allocation._replace(d2e_share=share, d2e_power=power * limit_w)
         found = search_clusters(through, tentative, coupling)
-        gateway = jnp.broadcast_to(gateway[:, None], found.cost.shape)
-        return found._replace(gateway=gateway)
+        gateway, uplinks = repeat((gateway, uplinks), found.cost.shape[1])
+        return found._replace(gateway=gateway, uplinks=uplinks)
 
     return jax.tree.map(_side_by_side, jax.lax.map(search, gateways))
 

@@ -39,7 +39,7 @@ from collapipe_jax.edge.solver.cluster_search import (
     search_clusters,
     search_gateways,
 )
-from collapipe_jax.edge.solver.gateways import Uplinks, uplinks_at
+from collapipe_jax.edge.solver.gateways import Uplinks
 from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.neighbours import neighbour_candidates
 from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, coupled_latency_cost
@@ -142,7 +142,7 @@ def propose_partitions(
 
     found = search() if nearby is None else _either(nearby, look_nearby, search)
     found = cheapest(found, config.cluster_candidates)
-    candidates = _with_own(problem, found, own)
+    candidates = _with_own(found, own)
     # Some gradient steps tell which of these candidates are good.
     wide_problem, wide_coupling = with_candidate_axis((problem, coupling))
     wide = candidates.fix(wide_problem, fix)
@@ -178,17 +178,19 @@ def _either(
     return jax.lax.cond(first, lambda: padded(one()), lambda: padded(other()))
 
 
-def _with_own(problem: RoundProblem, found: ClusterCandidates, incumbent: Candidates) -> Candidates:
+def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
     """Candidates of every cluster by itself; the last is its own partition."""
     count, possible = found.cost.shape[1], jnp.isfinite(found.cost)
     own = incumbent.segments, incumbent.micro_batches, incumbent.logs, incumbent.routes
     own, routes = with_candidate_axis(own), incumbent.routes
     uplinks = repeat(Uplinks(incumbent.logs.d2e_share, incumbent.logs.d2e_power), count)
     if routes is not None:
-        before = gateway = repeat(routes.gateway, count)
+        gateway = repeat(routes.gateway, count)
         if found.gateway is not None:
-            gateway = jnp.where(possible, found.gateway, before)
-            uplinks = uplinks_at(with_candidate_axis(problem), uplinks, before, gateway)
+            decided = found.gateway, found.uplinks
+            gateway, uplinks = jax.tree.map(
+                lambda new, old: jnp.where(possible, new, old), decided, (gateway, uplinks)
+            )
         routes = Routes(gateway=gateway, broadcast=repeat(routes.broadcast, count))
     others = (
         jnp.where(possible, found.segments, own[0]),

@@ -104,17 +104,17 @@ def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array
     share = jnp.where(before.d2d_share, share, mean)
     scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
     log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
-    stays = before.d2d_power & _same_hops(earlier, chain)
-    log_power = jnp.where(stays, logs.d2d_power, 0.0)
-    uplink = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), segments.shape[2])
+    stays = before.d2d_power & after.d2d_power & _same_hops(earlier, chain)
+    uplinks = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), segments.shape[2])
     if problem.routes is not None:
-        uplink = uplinks_at(problem, uplink, own_routes.gateway, problem.routes.gateway)
-        log_power = jnp.where(problem.routes.gateway != own_routes.gateway, 0.0, log_power)
+        gateway = problem.routes.gateway
+        uplinks = uplinks_at(problem, uplinks, own_routes.gateway, gateway)
+        stays &= gateway == own_routes.gateway  # to which the parameters of all nodes go
     return Allocation(
         d2d_share=jnp.where(after.d2d_share, log_share, 0.0),
-        d2d_power=jnp.where(after.d2d_power, log_power, 0.0),
-        d2e_share=uplink.share,
-        d2e_power=uplink.power,
+        d2d_power=jnp.where(stays, logs.d2d_power, 0.0),
+        d2e_share=uplinks.share,
+        d2e_power=uplinks.power,
     )
 
 
@@ -126,8 +126,8 @@ def _same_hops(one: Chain, other: Chain) -> Array:
         by_node = jnp.broadcast_to(number, chain.members.shape)
         return at_next(by_node, chain), from_previous(by_node, chain)
 
-    after, before = zip(ends(one), ends(other), strict=True)
-    return (after[0] == after[1]) & (before[0] == before[1])
+    (next_one, last_one), (next_other, last_other) = ends(one), ends(other)
+    return (next_one == next_other) & (last_one == last_other)
 
 
 def neighbour_candidates(
@@ -174,6 +174,7 @@ def neighbour_candidates(
         log_power=logs.d2d_power,
         cost=jnp.where(others.possible, cost, jnp.inf),
         gateway=gateway,
+        uplinks=Uplinks(logs.d2e_share, logs.d2e_power) if gateways else None,
     )
     if not gateways:
         return cheapest(found, count)
