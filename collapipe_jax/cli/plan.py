@@ -16,7 +16,7 @@ model, found exactly, what limits it, and data parallelism beside it.
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -219,19 +219,22 @@ def _plan_and_explain(
         (lambda *round_: (_appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
         (neighbour_objectives, problem, some_decision),
         kept_as=f"plan-{policy}-{micro_batches}",
-        returns=(Solution, Decision, Routes, RoundCost, LatencyParts, Flows, LimitMultipliers),
+        returns=(
+            *(Solution, Decision, Routes, RoundCost, LatencyParts, Flows),
+            *(_Appraisal, LimitMultipliers),
+        ),
     )
 
-    def plan(problem: RoundProblem) -> tuple[Solution, Any]:
+    def plan(problem: RoundProblem) -> tuple[_Appraisal, tuple[Solution, LimitMultipliers]]:
         solution = jax.device_get(decide(problem))
-        return solution, jax.device_get(evaluate(problem, solution.decision))
+        appraisal, multipliers = evaluate(problem, solution.decision)
+        return appraisal, (solution, multipliers)
 
-    cut, problem, (solution, ((cost, lossless, _), multipliers)) = _at_best_cut(
-        problem, cuts, plan, lambda planned: planned[1][0]
-    )
+    cut, problem, appraisal, (solution, multipliers) = _at_best_cut(problem, cuts, plan)
     full = full_devices(problem, solution, decide)
     nearby = np.asarray(look_nearby(problem, solution.decision))
-    why = explain(problem, solution, nearby, cost, float(lossless), multipliers, full)
+    cost, lossless = appraisal.cost, float(appraisal.lossless)
+    why = explain(problem, solution, nearby, cost, lossless, multipliers, full)
     table = _decision_table(problem, solution.decision, cost)
     parts = table, _decision_summary(problem, cost), why
     if certify:
@@ -250,32 +253,42 @@ def plan_round(
 
     def decide(key, problem):
         decision: Any = policy(key, problem)  # a problem on file is a pipeline's
-        return decision, _appraise(problem, decision)
+        return _appraise(problem, decision), decision
 
     key = jax.random.key(0)
     compiled = compile_for_now(decide, key, problem)
-    cut, problem, (decision, (cost, _, _)) = _at_best_cut(
-        problem, cuts, lambda problem: compiled(key, problem), lambda planned: planned[1]
+    cut, problem, appraisal, decision = _at_best_cut(
+        problem, cuts, lambda problem: compiled(key, problem)
     )
     why = "no multipliers of limits: they have them only at an optimum of (P2), as with dssra"
-    table = _decision_table(problem, decision, cost)
-    return cut, decision, (table, _decision_summary(problem, cost), why)
+    table = _decision_table(problem, decision, appraisal.cost)
+    return cut, decision, (table, _decision_summary(problem, appraisal.cost), why)
+
+
+class _Appraisal(NamedTuple):
+    """What a decision leads to."""
+
+    cost: RoundCost
+    lossless: Array  # divergence of the round without losses
+    violations: dict[str, Array]  # which limits it breaks
+
+
+_Plan = TypeVar("_Plan")
 
 
 def _at_best_cut(
     problem: RoundProblem,
     cuts: Sequence[int],
-    plan: Callable[[RoundProblem], Any],
-    appraisal: Callable[[Any], tuple[RoundCost, Any, dict[str, Any]]],
-) -> tuple[int, RoundProblem, Any]:
+    plan: Callable[[RoundProblem], tuple[_Appraisal, _Plan]],
+) -> tuple[int, RoundProblem, _Appraisal, _Plan]:
     """The best number of blocks at the edge server, the problem with it, and its plan."""
     problems = [problem.with_cut(cut) for cut in cuts]
     plans = [plan(one) for one in problems]
     place = 0
     if len(cuts) > 1:
-        values = [cut_value(cost, broken) for cost, _, broken in map(appraisal, plans)]
+        values = [cut_value(one.cost, one.violations) for one, _ in plans]
         place = int(best_cut(stack(values)))
-    return cuts[place], *jax.device_get((problems[place], plans[place]))
+    return cuts[place], *jax.device_get((problems[place], *plans[place]))
 
 
 _ROWS = 10
@@ -291,13 +304,10 @@ _STATUS = {
 }
 
 
-def _appraise(
-    problem: RoundProblem, decision: Decision
-) -> tuple[RoundCost, Array, dict[str, Array]]:
-    """Cost of a decision, the divergence of its round without losses, and limits it breaks."""
+def _appraise(problem: RoundProblem, decision: Decision) -> _Appraisal:
     cost = evaluate(problem, decision)
     lossless = lossless_divergence(problem.learning, problem.workload.batch, ~cost.absent)
-    return cost, lossless, violations(problem, decision)
+    return _Appraisal(cost, lossless, violations(problem, decision))
 
 
 def _decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) -> Table:
@@ -346,8 +356,8 @@ def _stage_names(devices: int) -> list[str]:
 
 def _decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
     """Terms of the objective (P2) and the worst of each constraint."""
-    control = problem.control
-    over = np.asarray(cost.energy_j / control.energy_budget_j)
+    control, energy_j = problem.control, np.asarray(cost.energy_j)
+    over = energy_j / np.asarray(control.energy_budget_j)
     latency = float(control.v * cost.latency_s / control.reference_latency_s)
     energy = float(np.sum(np.asarray(control.energy_queue) * over))
     divergence = float(cost.divergence / control.divergence_target)
@@ -357,6 +367,8 @@ def _decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
         f"{energy:.4g} + divergence {float(control.divergence_queue) * divergence:.4g}\n"
         f"latency {float(cost.latency_s):.4g} s, compute {float(cost.compute_latency_s):.4g} s; "
         f"divergence {divergence:.3g} of its target;\n"
+        f"energy {energy_j.sum():.4g} J, of a control unit up to {energy_j[:, 0].max():.4g} J, "
+        f"of a device up to {energy_j[:, 1:].max():.4g} J;\n"
         f"highest energy {over.max():.3g} of the budget, {_node(*node)}"
     )
 

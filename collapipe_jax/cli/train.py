@@ -35,12 +35,10 @@ from rich.table import Table
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser, refuse_given
 from collapipe_jax.cli.plan import plan_round
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards, refuse_without_cluster
-from collapipe_jax.core.compilation import compile_for_now
 from collapipe_jax.core.console import console_for_tables, make_table, tell_phase, value_text
 from collapipe_jax.core.errors import InputError, InputWarning, collect
 from collapipe_jax.core.files import own_share, write_sealed
 from collapipe_jax.core.statistics import interval_text, mean_interval
-from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.learning.tasks.task import FINAL_SCORES
 from collapipe_jax.runs import hosts
@@ -139,19 +137,8 @@ def _show_round(experiment: Experiment) -> None:
     console = console_for_tables(_WIDTH)
     problem = decide_cut(experiment, console).system.mean_problem
     cuts = [int(problem.workload.server_blocks)]
-    cut, decision, (table, summary, _) = plan_round(problem, experiment.policy, cuts)
-    problem = problem.with_cut(cut)
-    energy_j = compile_for_now(evaluate, problem, decision)(problem, decision).energy_j
-    console.print(table, summary, _energy_text(energy_j), sep="\n", highlight=False)
-
-
-def _energy_text(energy_j: Any) -> str:
-    """Energy of a round, ``[N, 1 + I]`` of control units and devices."""
-    nodes_j = np.asarray(energy_j)
-    return (
-        f"energy {nodes_j.sum():.4g} J, of a control unit up to {nodes_j[:, 0].max():.4g} J, "
-        f"of a device up to {nodes_j[:, 1:].max():.4g} J"
-    )
+    _, _, (table, summary, _) = plan_round(problem, experiment.policy, cuts)
+    console.print(table, summary, sep="\n", highlight=False)
 
 
 def warn_of_better_linear_model(summary: Mapping[str, Any], linear: Mapping[str, Any]) -> None:
