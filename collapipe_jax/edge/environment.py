@@ -29,7 +29,8 @@ from collapipe_jax.edge.network.channel import (
 )
 from collapipe_jax.edge.network.mobility import MobilityState, step_mobility
 from collapipe_jax.edge.network.propagation import large_scale_gain
-from collapipe_jax.edge.policies.registry import Policy
+from collapipe_jax.edge.policies.registry import OfflinePolicy, Policy
+from collapipe_jax.edge.policies.sit_out import without_absent
 from collapipe_jax.edge.system import EdgeSystem, SystemParams, radio_gains, sample_system
 
 
@@ -200,7 +201,12 @@ def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemStat
     """Observe, decide by a policy, and carry the decision out."""
     _, policy_key, _ = jax.random.split(environment.key, 3)
     problem = observe(environment)
-    return _carry_out(environment, problem, policy(policy_key, problem))
+    if isinstance(policy, OfflinePolicy):
+        decision = policy(policy_key, environment.system.mean_problem)
+        decision = without_absent(problem, decision)
+    else:
+        decision = policy(policy_key, problem)
+    return _carry_out(environment, problem, decision)
 
 
 def _carry_out(

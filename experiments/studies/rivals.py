@@ -43,7 +43,7 @@ from collapipe_jax.runs.results.realisations import DIVERGENCE_LIMIT, ENERGY_LIM
 from collapipe_jax.runs.studies.montecarlo import realisation_keys, simulate_reduced
 from collapipe_jax.runs.studies.sweep_records import per_round
 
-METHOD = ("dssra", "dssra_wide", "greedy")
+METHOD = ("dssra", "dssra_wide", "dssra_offline", "greedy")
 """Policies that are no rivals."""
 RIVALS = tuple(name for name in POLICIES if name not in METHOD)
 _BROKEN, _WIDTH = "violated.", 130

@@ -267,7 +267,7 @@ CASES = {
         [*PLAN, "--policy=dsra"],
         "--policy",
         "dsra",
-        "Did you mean dssra? Choose among: dssra, dssra_wide, greedy, alternating, "
+        "Did you mean dssra? Choose among: dssra, dssra_wide, dssra_offline, greedy, alternating, "
         "static_pipeline, titanic, titanic_pipelined, random, or one",
     ),
     "a decision of another kind": (

@@ -12,11 +12,12 @@ from collapipe_jax.edge.environment import (
     Environment,
     initial_state,
     observe,
+    observed_problems,
     reset,
     simulate,
     step,
 )
-from collapipe_jax.edge.policies.registry import make_policy
+from collapipe_jax.edge.policies.registry import OfflinePolicy, make_policy
 from collapipe_jax.edge.system import sample_system
 
 ROUNDS, REALISATIONS = 9, 5
@@ -137,6 +138,30 @@ def test_some_there():
     assert 0.05 < absent.mean() < 0.8
     spent = np.asarray(happened.cost.energy_j).sum(-1)
     np.testing.assert_array_equal(spent == 0, absent)
+
+
+@pytest.mark.parametrize("share", [0.7, 1.0])
+def test_an_offline_policy_decides_once_and_clusters_that_need_an_absent_device_sit_out(share):
+    once = OfflinePolicy(policy)
+
+    @jax.jit
+    def all_rounds(key, params):
+        start = reset(key, params)
+        wanted = policy(key, start.system.mean_problem)
+        problems = observed_problems(start, once, ROUNDS)
+        return wanted, problems.compute.memory_bytes, simulate(start, once, ROUNDS).decision
+
+    wanted, memory_bytes, decision = jax.device_get(
+        all_rounds(jax.random.key(0), tiny_params(availability=share))
+    )
+    runs = ~np.any((wanted.segments > 0) & (memory_bytes == 0), axis=2)
+    assert runs.all() == (share == 1.0)
+    segments = np.where(runs[..., None], wanted.segments, 0)
+    np.testing.assert_array_equal(decision.segments, segments)
+    everyone = runs.all(axis=1)
+    for one, all_of_them in zip(*map(jax.tree.leaves, (wanted, decision)), strict=True):
+        for own in all_of_them[everyone]:
+            np.testing.assert_allclose(own, one, rtol=1e-6)
 
 
 def test_a_frozen_channel_repeats_its_rounds():

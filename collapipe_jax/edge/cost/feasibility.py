@@ -17,7 +17,7 @@ from collapipe_jax.edge.cost.computing import (
     device_memory_bytes,
     embedding_memory_bytes,
 )
-from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision, Decision, Routes
+from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision, Decision
 from collapipe_jax.edge.cost.problem import RoundProblem
 
 TOLERANCE = 1e-4
@@ -140,12 +140,13 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
         "d2e_power": jnp.any(participates & _unable(decision.d2e_power_w, radio.d2e_power_max_w)),
         "memory": lacks_memory | jnp.any(_outside(own_bytes, own_limit_bytes)),
         "server_memory": server_load(problem, decision) > 1.0 + TOLERANCE,
-        "gateway": jnp.any(participates & ~_has_gateway(problem, routes)),
+        "gateway": jnp.any(participates & ~has_gateway(problem, decision)),
     }
 
 
-def _has_gateway(problem: RoundProblem, routes: Routes | None) -> Bool[Array, " N"]:
+def has_gateway(problem: RoundProblem, decision: Decision) -> Bool[Array, " N"]:
     """Clusters whose gateway is their control unit, or an available device."""
+    routes = problem.routes if decision.routes is None else decision.routes
     if routes is None:
         return jnp.ones(problem.clusters, bool)
     is_there = problem.compute.memory_bytes > 0

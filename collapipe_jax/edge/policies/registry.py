@@ -79,6 +79,21 @@ Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
 
 
 @dataclasses.dataclass(frozen=True)
+class OfflinePolicy:
+    """A policy that decides once, before the first round, and sees no fade and no queue.
+
+    A simulation gives it the network at mean gains with all devices. In a round the clusters sit
+    out in which an active device is absent.
+    """
+
+    decide: Callable[[Array, RoundProblem], Any]
+
+    def __call__(self, key: Array, problem: RoundProblem) -> Decision:
+        """Decide for a problem, whose fades and queues are taken for lasting ones."""
+        return self.decide(key, problem)
+
+
+@dataclasses.dataclass(frozen=True)
 class PolicyEntry:
     """A policy of the registry, or one's own.
 
@@ -98,6 +113,7 @@ class PolicyEntry:
       by_clients: whether clients train copies of the model, not clusters a pipeline.
       by_control_units: whether these clients are the control units, not the devices.
       averages_in_clusters: whether control units average the copies of their devices.
+      offline: whether it decides once, for mean gains and all devices, see :class:`OfflinePolicy`.
     """
 
     decide: Callable[..., Decision | ClientDecision]
@@ -106,6 +122,7 @@ class PolicyEntry:
     by_clients: bool = False
     by_control_units: bool = False
     averages_in_clusters: bool = False
+    offline: bool = False
 
 
 _SPLIT_MODELS = ("shares", "split", "broadcast", "deadline")
@@ -117,6 +134,11 @@ POLICIES: dict[str, PolicyEntry] = {
     "dssra_wide": PolicyEntry(
         lambda problem, micro_batches: dssra_wide(problem, micro_batches).decision,
         ("micro_batches",),
+    ),
+    "dssra_offline": PolicyEntry(
+        lambda problem, micro_batches: dssra(problem, micro_batches).decision,
+        ("micro_batches",),
+        offline=True,
     ),
     "greedy": PolicyEntry(
         lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
@@ -270,11 +292,14 @@ def _policy(name: str, entry: PolicyEntry, **options: Any) -> Policy:
             raise InputError("policy.name", name, f"it returned {found}", remedy)
         return decision
 
-    return policy
+    return OfflinePolicy(policy) if entry.offline else policy
 
 
 def _check_parameters(name: str, entry: PolicyEntry, options: Mapping[str, Any]) -> None:
-    """Refuse a function that does not take what it is given."""
+    """Refuse a function that does not take what it is given, or clients that decide once."""
+    if entry.offline and entry.by_clients:
+        problem, remedy = "both offline and by_clients", "Leave one of them out"
+        raise InputError("policy.name", name, problem, remedy)
     given = ("key", "problem") if entry.random else ("problem",)
     try:
         parameters = inspect.signature(entry.decide)

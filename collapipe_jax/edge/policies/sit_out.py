@@ -20,6 +20,7 @@ from collapipe_jax.edge.cost.decision import (
     participates,
 )
 from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import has_gateway
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -39,6 +40,13 @@ def within_deadline(decide: Callable[..., Decision]) -> Callable[..., Decision]:
         return _without_clusters(decision, _is_late(problem, latency_s, active & ~out, deadline))
 
     return decided
+
+
+def without_absent(problem: RoundProblem, decision: Decision) -> Decision:
+    """The decision in which clusters sit out with blocks, or the gateway, on an absent device."""
+    absent = problem.compute.memory_bytes <= 0.0
+    lacks_device = jnp.any((decision.segments > 0) & absent, axis=1)
+    return _without_clusters(decision, lacks_device | ~has_gateway(problem, decision))
 
 
 def _without_clusters(decision: Decision, out: Bool[Array, " N"]) -> Decision:

@@ -101,6 +101,7 @@ _POLICY_LOOKS = {
     "control_unit_fl": line(BLACK, (0, (6, 2)), "<"),
     "hierarchical_fl": line(BLACK, (0, (1, 2)), ">"),
     "dssra_wide": line(BLUE, (0, (3, 1)), "*"),
+    "dssra_offline": line(BLUE, (0, (1, 1.5)), "8"),
     "selected_fl": line(BLACK, "-", "d"),
     "random": line(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
 }

@@ -34,7 +34,7 @@ def test_a_policy_is_one_object_for_all_options_that_it_does_not_look_at(name):
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICIES) - set(CLIENT_POLICIES)))
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {*CLIENT_POLICIES, "dssra_offline"}))
 def test_every_pipeline_policy_has_one_signature(name):
     decision = decided(name)
     assert isinstance(decision, Decision)
@@ -101,6 +101,7 @@ def test_an_unknown_policy_is_named_with_the_known_ones():
             r"takes \(key, problem\), and is given \(problem\)",
         ),
         (PolicyEntry(lambda problem: None, random=True), "given .key, problem.. Define decide"),
+        (PolicyEntry(lambda problem: None, offline=True, by_clients=True), "both offline and by_"),
     ],
 )
 def test_a_wrong_policy_of_ones_own_is_named(entry, told, monkeypatch):

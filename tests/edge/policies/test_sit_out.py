@@ -43,7 +43,13 @@ def takes_part(decision):
 
 
 def test_all_policies_but_those_that_optimise_have_a_deadline():
-    assert set(POLICIES) - set(BLIND) == {"dssra", "dssra_wide", "greedy", "alternating"}
+    assert set(POLICIES) - set(BLIND) == {
+        "dssra",
+        "dssra_wide",
+        "dssra_offline",
+        "greedy",
+        "alternating",
+    }
 
 
 @pytest.mark.parametrize("name", blind(("vanilla_fl", "static_pipeline", "random")))

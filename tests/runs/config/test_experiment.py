@@ -138,7 +138,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("control.divergence_ratio", 1.0, "> 1"),
         ("control.divergence_ratio", 0.5, "> 1"),
         ("control.device_budget_j", 0.0, ""),
-        ("policy.name", "best", "dssra, dssra_wide, greedy, alternating"),
+        ("policy.name", "best", "dssra, dssra_wide, dssra_offline, greedy, alternating"),
         ("policy.micro_batches", 0, ""),
         ("model.heads", 3, "divisor of model.width"),
         ("model.width", 15, "even"),
