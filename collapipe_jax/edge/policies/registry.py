@@ -86,11 +86,21 @@ class OfflinePolicy:
     out in which an active device is absent.
     """
 
-    decide: Callable[[Array, RoundProblem], Any]
+    decide: Callable[..., Any]
 
     def __call__(self, key: Array, problem: RoundProblem) -> Decision:
         """Decide for a problem, whose fades and queues are taken for lasting ones."""
         return self.decide(key, problem)
+
+
+def with_arguments(policy: Callable[..., Any], *arguments: Any) -> Policy:
+    """A policy with the last of its arguments, which is offline if that one is."""
+    decide = policy.decide if isinstance(policy, OfflinePolicy) else policy
+
+    def decided(key: Array, problem: RoundProblem) -> Any:
+        return decide(key, problem, *arguments)
+
+    return OfflinePolicy(decided) if isinstance(policy, OfflinePolicy) else decided
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,14 @@ from support.random_problems import pick, random_problems, with_ends
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision
-from collapipe_jax.edge.policies.registry import _WHOLE_MODELS, POLICIES, PolicyEntry, make_policy
+from collapipe_jax.edge.policies.registry import (
+    _WHOLE_MODELS,
+    POLICIES,
+    OfflinePolicy,
+    PolicyEntry,
+    make_policy,
+    with_arguments,
+)
 
 CLIENT_POLICIES = [name for name, entry in POLICIES.items() if entry.by_clients]
 
@@ -122,3 +129,11 @@ def test_every_policy_has_its_rule_on_the_page():
     page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
     for name in POLICIES:
         assert f"| `{name}` |" in page
+
+
+@pytest.mark.parametrize("kind", [lambda decide: decide, OfflinePolicy])
+def test_the_last_arguments_of_a_policy_leave_it_online_or_offline(kind):
+    policy = kind(lambda key, problem, *others: (key, problem, *others))
+    given = with_arguments(policy, "third", "fourth")
+    assert isinstance(given, OfflinePolicy) == isinstance(policy, OfflinePolicy)
+    assert given("key", "problem") == ("key", "problem", "third", "fourth")
