@@ -17,6 +17,7 @@ from collapipe_jax.learning.tasks.tagging import Tagging
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config import experiment as build
 from collapipe_jax.runs.config import system as build_system
+from collapipe_jax.runs.config.files import read_config
 
 
 @pytest.mark.parametrize("call", [build_system.system_params, build.build_experiment])
@@ -25,6 +26,12 @@ def test_what_is_no_configuration_is_named(call, config):
     with pytest.raises(InputError, match="Give what read_config returns") as caught:
         call(config)
     assert caught.value.key == "config"
+
+
+@pytest.mark.parametrize("name", ["clinc150", "bc5cdr", "tatoeba", "causal_lm", "quickstart"])
+def test_the_network_of_a_named_configuration_holds_its_model(name):
+    config = read_config(name)
+    build_system.make_system(config, build_system.system_params(config))
 
 
 def tree_of(params):
