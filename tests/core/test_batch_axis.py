@@ -124,7 +124,9 @@ def test_a_false_likeness_is_refused():
         jax.jit(halves)(jnp.ones(()))
 
 
-@pytest.mark.parametrize("count", [3, 4, 8, 11])
+@pytest.mark.parametrize(
+    "count", [3, 11, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 8))]
+)
 def test_a_batch_larger_than_a_chunk(monkeypatch, count):
     seen = []
 

@@ -43,7 +43,9 @@ def work_and_model(kind):
     return build_system_params(config).workload, model, batch
 
 
-@pytest.mark.parametrize("kind", ["classification", "causal_lm"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("classification", marks=pytest.mark.slow), "causal_lm"]
+)
 def test_prices_are_those_of_compiled_programs(kind):
     """FLOPs of blocks and decoder within 5 %, memory of a device alone within 15 %."""
     work, model, batch = work_and_model(kind)

@@ -103,7 +103,12 @@ def test_descents_have_the_moments_of_17_and_lost_together_those_of_one_micro_ba
 
 @pytest.mark.parametrize(
     ("local_steps", "momentum", "presence"),
-    [(3, 0.0, "everyone"), (1, 0.6, "everyone"), (1, 0.0, "one out by turns")],
+    [
+        (3, 0.6, "one out by turns"),
+        pytest.param(3, 0.0, "everyone", marks=pytest.mark.slow),
+        pytest.param(1, 0.6, "everyone", marks=pytest.mark.slow),
+        pytest.param(1, 0.0, "one out by turns", marks=pytest.mark.slow),
+    ],
 )
 def test_without_noise_a_descent_is_the_loop_written_out(local_steps, momentum, presence):
     problem = make_quadratic(noise=0.0)
@@ -129,6 +134,7 @@ def test_without_noise_a_descent_is_the_loop_written_out(local_steps, momentum, 
     assert path.heterogeneity == pytest.approx(np.max(np.sum(apart**2, axis=1)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mean_over_survivors_settles_where_survivors_weigh():
     """Its fixed point in closed form, and that of the unbiased gradient next to it."""
     problem = make_quadratic(noise=0.0)
@@ -143,7 +149,9 @@ def test_a_mean_over_survivors_settles_where_survivors_weigh():
     assert np.linalg.norm(fair - best) < 0.05 * far
 
 
-@pytest.mark.parametrize("local_steps", [1, 4, 16])
+@pytest.mark.parametrize(
+    "local_steps", [4, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 16))]
+)
 def test_the_floor_of_the_bound_holds_by_itself(local_steps):
     """From the best point, where nothing of the bound is left but noise and drift."""
     problem = make_quadratic()
@@ -157,6 +165,7 @@ def test_the_floor_of_the_bound_holds_by_itself(local_steps):
     assert values.mean() + LOOSE * values.std() / np.sqrt(REPEATS) < bound(case, problem, path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_logistic_regression_tells_its_constants():
     problem = make_logistic()

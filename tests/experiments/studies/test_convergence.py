@@ -135,7 +135,10 @@ def test_a_study_on_file_is_the_one_that_was_written(rows, tmp_path):
     assert list(rendered(draw(found)).axes[0].get_xticks()) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("stages", "micro_batches"),
+    [(3, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 4), (2, 1)))],
+)
 def test_blocks_stand_on_the_first_devices(stages, micro_batches):
     problem = jax.jit(sample_system)(jax.random.key(0), tiny_params()).mean_problem
     stages = min(stages, problem.devices)

@@ -163,6 +163,7 @@ def test_a_round_is_federated_averaging_written_out(fresh, samples):
     assert report.erased_fraction == 0.0
 
 
+@pytest.mark.slow
 def test_a_client_alone_learns_as_its_cluster_does(plain):
     """The edge server's one decoder is then the client's own: same keys, same dropout."""
     batches, params = make_batches(2, steps=1), plain.params
@@ -328,6 +329,7 @@ def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(fresh):
     np.testing.assert_allclose(report.loss, sums[0] / sums[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_step_under_erasures_is_unbiased(plain):
     """Mean over keys against the step without loss, and every client erased by itself."""
     batches, draws, loss = make_batches(3, steps=1), 600, 0.3

@@ -1,7 +1,7 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.drawn_parameters import drawn
 
 from collapipe_jax.learning.federated.embedding_rows import (
     met_rows,
@@ -64,7 +64,7 @@ def test_bert_reads_rows_of_tokens_and_of_n_grams():
     model = BertWithHead(sizes=sizes, labels=2, pools=True)
     ngrams = np.array([[[[[1, 4], [0, 0]]], [[[2, 0], [2, 0]]]]], np.uint8)
     batch = LabelledBatch(jnp.array(IDS[:1, :, :1]), None, jnp.array(ngrams))
-    tables = model.init(jax.random.key(0))
+    tables = drawn(model.init)
     found = met_rows_by_table(Rules(embedding_rate_factor=0.0), tables, model.rows_read(batch))
     assert set(found) == {"word", "ngram"}
     read = [set(np.flatnonzero(own).tolist()) for own in found["ngram"]]

@@ -136,6 +136,7 @@ def test_a_frozen_a_stays_and_b_moves_as_it_does_beside_it(by_hand):
     assert_close(base, state.base, 0.0)
 
 
+@pytest.mark.slow
 def test_pipelines_and_clients_step_alike_on_a_base_in_16_bits():
     adapters = dataclasses.replace(SIZES.adapters, base_dtype="bfloat16")
     model = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, adapters=adapters))

@@ -297,6 +297,7 @@ def test_new_decisions_cost_no_compilation(state):
             assert np.isfinite(report.loss)
 
 
+@pytest.mark.slow
 def test_losses_that_come_together_take_a_cluster_out_of_all_steps(state):
     """All or none of a cluster's samples in a round; and what survives weighs the same."""
     learner = LEARNER.replace(erasure_law=ErasureLaw(per_round=True, pooled=True))

@@ -131,15 +131,17 @@ def test_a_round_run_as_a_pipeline_is_the_same(execution, plain):
     check_cut(one_round(1, execution=execution), plain, 1)
 
 
+@pytest.mark.slow
 def test_a_pipeline_without_a_block_interleaves_nothing(plain):
     execution = Execution("sharded", 2, schedule="1f1b")
     check_cut(one_round(BLOCKS, execution=execution), plain, BLOCKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "execution",
     [
-        pytest.param(Execution(), marks=pytest.mark.slow),
+        Execution(),
         Execution("sharded", 2, schedule="1f1b"),
     ],
 )
@@ -214,6 +216,7 @@ def test_blocks_keep_the_rate_of_the_clusters():
     np.testing.assert_allclose(moved[1], 10 * moved[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_optimisers_with_a_memory_and_an_average_keep_the_whole_model():
     """Many steps of Adam, its weight decay, a clipped norm and the average over rounds."""
     adam = make_optimizer("adamw", 1e-2, clip_norm=1.0, weight_decay=0.1)

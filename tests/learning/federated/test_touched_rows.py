@@ -76,7 +76,10 @@ def two_rounds(kind, unknown=0.0, **changed):
             *("clients", {"rules": DRIFT.replace(embedding_rate_factor=None)}),
             marks=pytest.mark.slow,
         ),
-        ("clients", {"rules": DRIFT.replace(update_quantiser=quantiser_of(8, 1, False))}),
+        pytest.param(
+            *("clients", {"rules": DRIFT.replace(update_quantiser=quantiser_of(8, 1, False))}),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["sequential", "vmapped", "clients", "plain mean", "rounded"],
 )

@@ -43,6 +43,9 @@ LLAMA = DATA / "llama_tiny"
 ADAPTERS = AdapterConfig(rank=2, alpha=6.0, targets=("query", "value", "inner"))
 
 
+compiled_logits = jax.jit(logits, static_argnums=0)
+
+
 def change(folder, **changes):
     path = folder / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -60,7 +63,7 @@ def logits_of(sizes, params, token_ids):
     model = BertWithHead(sizes=sizes, labels=3, pools=True)
     body = {name: params[name] for name in ("embedding", "encoder")}
     decoder = {name: params[name] for name in ("head", "pooler")}
-    return logits(model, body | {"decoder": decoder}, LabelledBatch(token_ids, None))
+    return compiled_logits(model, body | {"decoder": decoder}, LabelledBatch(token_ids, None))
 
 
 @pytest.fixture(scope="module")

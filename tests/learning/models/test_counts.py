@@ -126,7 +126,11 @@ def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequen
 
 @pytest.mark.parametrize(
     ("targets", "freezes_a"),
-    [(("query", "value"), False), (LINEAR_LAYERS, False), (LINEAR_LAYERS, True)],
+    [
+        pytest.param(("query", "value"), False, marks=pytest.mark.slow),
+        pytest.param(LINEAR_LAYERS, False, marks=pytest.mark.slow),
+        (LINEAR_LAYERS, True),
+    ],
 )
 def test_work_of_a_block_with_adapters_is_what_xla_counts(targets, freezes_a):
     width, inner, sequence = 256, 512, 64
@@ -155,7 +159,7 @@ def test_work_of_a_block_with_adapters_is_what_xla_counts(targets, freezes_a):
     assert numbers(trained) == stated.trained
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", ["pre", pytest.param("post", marks=pytest.mark.slow)])
 def test_a_rematerialised_block_runs_forward_twice(norm):
     """The backward pass of a block that kept its input alone: 3 forward passes instead of 2.
 
@@ -181,7 +185,9 @@ def test_a_rematerialised_block_runs_forward_twice(norm):
     assert 3.0 * once - stated == (left_out if norm == "pre" else 0)
 
 
-@pytest.mark.parametrize(("rematerialise", "blocks"), [(False, 2), (True, 1)])
+@pytest.mark.parametrize(
+    ("rematerialise", "blocks"), [pytest.param(False, 2, marks=pytest.mark.slow), (True, 1)]
+)
 def test_decoder_flops_are_those_that_xla_counts(rematerialise, blocks):
     # As many blocks as are unrolled, since XLA counts the body of a loop once.
     changes = {"rematerialise": rematerialise, "decoder_blocks": blocks}

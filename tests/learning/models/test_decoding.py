@@ -72,6 +72,7 @@ def test_one_beam_equals_the_uncached_greedy_loop_and_stops_at_the_end(seed, pen
         assert row.tolist() == expected
 
 
+@pytest.mark.slow
 def test_an_end_token_is_followed_by_padding_only():
     ended = 0
     for seed in range(3):

@@ -14,6 +14,7 @@ from collapipe_jax.learning.models.bert import (
 )
 
 ROWS, WORDS, TAGS = 6, 5, 3
+likeliest = jax.jit(likeliest_tags)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def sequences(row, chain):
 
 def test_the_loss_is_that_of_all_sequences(chain):
     with jax.enable_x64(True):
-        losses = np.asarray(chain_losses(*map(jnp.asarray, chain)))
+        losses = np.asarray(jax.jit(chain_losses)(*map(jnp.asarray, chain)))
     assert losses[0] == 0.0
     for row in range(1, ROWS):
         found, scores = sequences(row, chain)
@@ -61,14 +62,14 @@ def test_its_slope_is_expected_less_seen_transitions(chain):
         for each, chance in zip(found, chances, strict=True):
             for pair in itertools.pairwise(each):
                 expected[pair] += chance
-    np.testing.assert_allclose(loss(transitions), expected, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(loss)(transitions), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("forbidden", [(), ((0, 1), (1, 1), (2, 0))])
 def test_the_likeliest_sequence_is_the_best_of_all(chain, forbidden):
     emissions, transitions, _, scored = map(jnp.asarray, chain)
     allowed = allowed_transitions(transitions, forbidden)
-    tags = np.asarray(likeliest_tags(emissions, allowed, scored))
+    tags = np.asarray(likeliest(emissions, allowed, scored))
     for row in range(1, ROWS):
         found, scores = sequences(row, (chain[0], np.asarray(allowed), *chain[2:]))
         best = found[scores.argmax()]

@@ -61,7 +61,7 @@ def test_slots_hold_a_devices_own_blocks_in_order(sizes):
         assert (both[0, device, :size] == own).all()
 
 
-@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+@pytest.mark.parametrize("backend", [pytest.param("vmapped", marks=pytest.mark.slow), "sharded"])
 def test_fifty_partitions_cost_one_compilation(backend):
     """Of five blocks over four devices, a different one in every call."""
     params = parameters()
@@ -113,7 +113,7 @@ def test_a_device_runs_its_own_blocks_alone_and_bubbles_none(monkeypatch):
             assert [ran[kind, stage] for stage in range(3)] == [4 * size for size in sizes]
 
 
-@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+@pytest.mark.parametrize("backend", ["vmapped", pytest.param("sharded", marks=pytest.mark.slow)])
 def test_a_partition_that_does_not_fit_is_refused_or_gives_nan(backend):
     x, mask, params = jnp.ones((1, 2, 2, 8)), jnp.ones((1, 2, 2), bool), parameters()
 

@@ -156,8 +156,12 @@ def test_the_loss_is_of_answers_alone():
     ids = np.array([[5, 6, 7, 8, 9, NOTHING], [9, 8, 7, 6, 5, 4]])
     batch = CausalBatch(jnp.asarray(ids), np.arange(6) >= np.array([[3], [1]]))
     lm = CausalLM(sizes=sizes)
-    losses, counts = example_losses(lm, params, batch)
-    log_p = jax.nn.log_softmax(logits(lm, params, batch))
+
+    @jax.jit
+    def both(params):
+        return example_losses(lm, params, batch), jax.nn.log_softmax(logits(lm, params, batch))
+
+    (losses, counts), log_p = both(params)
     right = np.take_along_axis(np.asarray(log_p), np.maximum(ids[:, 1:], 0)[..., None], -1)[..., 0]
     assert counts.tolist() == [2, 5]
     np.testing.assert_allclose(losses, [-right[0, 2:4].sum(), -right[1].sum()], rtol=1e-5)

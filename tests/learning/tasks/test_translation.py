@@ -62,7 +62,7 @@ def data():
 @pytest.fixture(scope="module")
 def params():
     # Looks at its source more than at initialisation, so that translations differ.
-    params = init_params(jax.random.key(1), CONFIG)
+    params = jax.jit(init_params, static_argnums=1)(jax.random.key(1), CONFIG)
     blocks = params["decoder"]["blocks"]
     attentive = jax.tree.map(lambda leaf: 8.0 * leaf, blocks["memory_attention"])
     blocks = blocks | {"memory_attention": attentive}

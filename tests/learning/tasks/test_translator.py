@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support import tiny_run
+from support.drawn_parameters import drawn
 
 import collapipe_jax as cp
 from collapipe_jax.core.errors import InputError
@@ -90,11 +91,10 @@ def test_scores_are_those_of_training(objective, params, model, tmp_path):
         model.evaluate(tmp_path / "pairs.txt")
 
 
-def test_a_model_of_the_reverse_direction_is_scored_in_it(tmp_path):
+def test_a_model_of_the_reverse_direction_is_scored_in_it(params, tmp_path):
     config = tiny_run.get_config()
     config.task.reverse = True
     objective = Translation.from_config(config)
-    params = objective.model.init(jax.random.key(0))
     objective.export(params, tmp_path / "model")
     sources, references = objective.data.test.text
     on_file = "".join(f"{b}\t{a}\n" for a, b in zip(sources, references, strict=True))
@@ -112,7 +112,7 @@ def test_bleu_keeps_the_tokenizer_of_the_training_targets(tmp_path):
     config.task.update(sets)
     objective = Translation.from_config(config)
     assert objective.bleu_tokenizer == "zh"
-    objective.export(objective.model.init(jax.random.key(0)), tmp_path / "model")
+    objective.export(drawn(objective.model.init), tmp_path / "model")
     scores = cp.load(tmp_path / "model").evaluate(tmp_path / "pairs.tsv")
     assert ["tok:zh" in each for each in scores["signatures"]] == [True, False]
     config.evaluation.bleu_tokenizer = "char"

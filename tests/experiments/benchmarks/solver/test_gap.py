@@ -60,9 +60,8 @@ def test_no_gap_where_nothing_can_run():
     assert summary["worst"][-1]["gap"] == 0.0
 
 
-@pytest.mark.parametrize(
-    "law", [law if law == "tight" else pytest.param(law, marks=pytest.mark.slow) for law in LAWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
 def test_networks_of_a_law_are_drawn_and_can_be_solved(law):
     problems = sample_problems(3, 8, SMALL_SHAPES[3], law)
     decisions = jax.jit(jax.vmap(lambda problem: static_pipeline(problem, 8)))(problems)
