@@ -51,7 +51,7 @@ def test_totals_are_those_of_the_formula():
     ("schedule", "rematerialise", "adapters"),
     [
         pytest.param("1f1b", False, None, marks=pytest.mark.slow),
-        ("gpipe", True, None),
+        pytest.param("gpipe", True, None, marks=pytest.mark.slow),
         pytest.param("1f1b", False, ADAPTERS[0], marks=pytest.mark.slow),
         pytest.param("gpipe", False, None, marks=pytest.mark.slow),
         pytest.param("1f1b", True, None, marks=pytest.mark.slow),

@@ -121,6 +121,7 @@ def test_shards_end_with_the_same_bytes(finished, tmp_path, capsys):
     assert contents(tmp_path / "run") == contents(finished)
 
 
+@pytest.mark.slow
 def test_a_lost_chunk_is_made_again(finished, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)
@@ -130,6 +131,7 @@ def test_a_lost_chunk_is_made_again(finished, tmp_path):
     assert contents(workdir) == contents(finished)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     ["--rounds=7", "--realisations=6", "--v=1,11", "--policies=dssra", "--config.seed=1"],
@@ -204,12 +206,14 @@ def test_the_summary_is_that_of_a_direct_simulation(finished):
     assert backlog.mean() > 0
 
 
+@pytest.mark.slow
 def test_a_policy_that_does_not_look_at_v_does_the_same(finished):
     one, ten = load_realisations(finished, "closed_loop").cases
     for name, value in one.values.items():
         np.testing.assert_array_equal(value, ten.values[name])
 
 
+@pytest.mark.slow
 def test_the_books_of_the_queues_balance(finished):
     result = load_realisations(finished, "closed_loop")
     values = result.cases[0].values
@@ -221,6 +225,7 @@ def test_the_books_of_the_queues_balance(finished):
     assert sample_path_excess(broken, ROUNDS)["energy"] > 1e-3
 
 
+@pytest.mark.slow
 def test_queues_end_no_lower_than_the_fades_that_were_met_allow(finished):
     result = load_realisations(finished, "closed_loop")
     least = result.networks["least_final_queue"]
@@ -278,6 +283,7 @@ def test_networks_that_no_policy_can_help_are_counted_apart():
             assert summarise(result)["networks"]["below_floors"] == 1
 
 
+@pytest.mark.slow
 def test_budgets_below_their_floor_are_reported(tmp_path):
     run(tmp_path / "run", v="1", overrides=(OVERRIDES[0], "--config.control.device_budget_j=1e-9"))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -285,6 +291,7 @@ def test_budgets_below_their_floor_are_reported(tmp_path):
     assert summary["cases"][0]["within_floors"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
 def test_a_damaged_workdir_is_reported(damage, finished, tmp_path):
     workdir = tmp_path / "run"

@@ -45,6 +45,7 @@ def test_a_token_met_once_can_be_named():
     assert list(probe(np.array([[0.1, 0.0], [8.0, 9.0]]))) == [3, 8]
 
 
+@pytest.mark.slow
 def test_fresh_embeddings_give_most_tokens_away(capsys):
     leakage.main([f"--config={SUPPORT / 'tiny_run.py'}", "--texts=100", "--noise=0,100"])
     rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]

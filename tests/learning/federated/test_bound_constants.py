@@ -130,7 +130,6 @@ def experiment_of(tmp_path_factory):
         config = tiny_run.get_config()
         config.task.update({"kind": "tagging", "labels": 5, **corpus})
         config.task.update({"vocabulary_size": 80, "source_length": 12})
-        config.model.encoder_blocks = 1
         config.training.rounds = 3
         config.evaluation.estimate_every_rounds = every
         config.policy.name = policy

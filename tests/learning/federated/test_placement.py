@@ -110,10 +110,15 @@ def test_one_f_one_b_shares_a_round_in_less_memory_than_gpipe():
     assert_same(interleaved, gpipe)
 
 
-def test_copies_lie_by_cluster_and_their_blocks_by_stage():
+@pytest.fixture(scope="module")
+def state():
+    """Shapes of the state of two clusters."""
     experiment = make_experiment("static_pipeline", 2, 4, 4)
     params = jax.eval_shape(experiment.task.model.init, jax.random.key(0))
-    state = jax.eval_shape(experiment.learner.init, params)
+    return jax.eval_shape(experiment.learner.init, params)
+
+
+def test_copies_lie_by_cluster_and_their_blocks_by_stage(state):
     places = state_shardings(state, make_pipeline_mesh(2, 4))
     for path, place in jax.tree.leaves_with_path(places):
         name = jax.tree_util.keystr(path)
@@ -129,10 +134,7 @@ def test_the_largest_mesh_that_divides_copies_and_examples(devices, copies, exam
     assert device_mesh(jax.devices()[:devices], copies, examples).devices.shape == shape
 
 
-def test_blocks_lie_on_all_devices_and_those_of_copies_on_the_rest():
-    experiment = make_experiment("static_pipeline", 2, 1, 4)
-    params = jax.eval_shape(experiment.task.model.init, jax.random.key(0))
-    state = jax.eval_shape(experiment.learner.init, params)
+def test_blocks_lie_on_all_devices_and_those_of_copies_on_the_rest(state):
     places = state_shardings(state, device_mesh(jax.devices(), 2, 4))
     for path, place in jax.tree.leaves_with_path(places):
         name = jax.tree_util.keystr(path)

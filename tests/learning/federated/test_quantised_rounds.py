@@ -94,6 +94,7 @@ def plain_round():
     return one_round(clients_learner(Rules()), clients_outcome())
 
 
+@pytest.mark.slow
 def test_what_a_server_holds_of_a_split_model_is_not_rounded(split_round, plain_round):
     blocks, after, plain = 1, split_round, plain_round
     assert largest(after.client["decoder"], plain.client["decoder"]) < 1e-6
@@ -105,6 +106,7 @@ def test_what_a_server_holds_of_a_split_model_is_not_rounded(split_round, plain_
         assert not leaf.any()
 
 
+@pytest.mark.slow
 def test_control_units_round_the_means_of_their_devices_once_more(split_round, plain_round):
     after, plain = split_round, plain_round
     weights, part = FIELDS["cluster_weight"], UNEVEN / BATCH

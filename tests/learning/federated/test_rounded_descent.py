@@ -71,7 +71,7 @@ def mean_squared_gradient(step_size, local_steps, levels):
     ("local_steps", "step_size", "levels"),
     [
         (1, 0.08, 1.0),
-        (4, 0.02, 7.0),
+        pytest.param(4, 0.02, 7.0, marks=pytest.mark.slow),
         pytest.param(1, 0.02, 1.0, marks=pytest.mark.slow),
         pytest.param(1, 0.3, 7.0, marks=pytest.mark.slow),
         pytest.param(8, 0.01, 7.0, marks=pytest.mark.slow),

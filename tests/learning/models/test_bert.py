@@ -351,6 +351,12 @@ def test_the_likeliest_label_is_predicted(case):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [CASES[0], pytest.param(CASES[1], marks=pytest.mark.slow)],
+    ids=["tagger", "classifier"],
+    indirect=True,
+)
 def test_examples_bring_their_own_dropout(case):
     """Micro-batches of any cut see the masks of the whole mini-batch, head and embedding too."""
     model, params, batch = case

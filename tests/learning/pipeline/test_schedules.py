@@ -190,6 +190,7 @@ def one_f_one_b_order(behind, micro_batches):
     return order
 
 
+@pytest.mark.slow
 def test_a_partition_that_does_not_fit_is_refused_or_gives_nan():
     config = EncoderConfig(**(SIZES | {"encoder_blocks": 2}))
     shapes = jax.eval_shape(lambda key: init_encoder(key, config), jax.random.key(5))

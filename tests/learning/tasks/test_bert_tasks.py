@@ -32,9 +32,7 @@ def config(request, tmp_path):
     return config
 
 
-@pytest.mark.parametrize(
-    "config", ["tagging", pytest.param("classification", marks=pytest.mark.slow)], indirect=True
-)
+@pytest.mark.slow
 def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     config.training.update({"rounds": 20, "batch": 8, "schedule": "constant"})
     config.training.update({"client_learning_rate": 3e-3, "decoder_learning_rate": 3e-3})
@@ -70,6 +68,9 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     assert found.shape == objective.data.train.labels.shape
 
 
+@pytest.mark.parametrize(
+    "config", ["tagging", pytest.param("classification", marks=pytest.mark.slow)], indirect=True
+)
 def test_a_checkpoint_that_does_not_fit_is_refused(config, tmp_path):
     experiment = build_experiment(config)
     params = drawn(experiment.task.model.init)

@@ -181,6 +181,7 @@ def test_a_class_without_a_domain_is_refused(files):
         load(files, domains=f"{files}/domains.json")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpora_in_arrays():
     bert = {"vocabulary": "vocab_bert/bert-base-uncased-vocab.txt", "vocabulary_size": 0, **PLAIN}

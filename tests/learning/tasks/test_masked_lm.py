@@ -82,6 +82,7 @@ def test_what_is_exported_scores_and_fills_as_in_training(exported):
     assert model.task.line(found).split(" ")[0] == found.pieces[0]
 
 
+@pytest.mark.slow
 def test_it_is_a_start_for_tagging_with_every_lever(exported, tmp_path):
     _, _, folder = exported
     config = get_config(tmp_path, "tagging")

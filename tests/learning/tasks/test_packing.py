@@ -101,7 +101,8 @@ def test_a_packed_row_computes_what_rows_apart_do(name, x64):
     assert_close(together, apart, 1e-10)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("vmapped", marks=pytest.mark.slow), "sharded"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
 def test_a_pipeline_has_the_same_values_and_gradients(backend):
     model, params = tiny_model("llama")
     x, mask = model.embed(params["embedding"], ROWS, None)

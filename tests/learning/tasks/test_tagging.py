@@ -181,6 +181,7 @@ def test_held_out_text_without_entities_is_no_text_to_score(files, name):
         load(files)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpus():
     data = load_data(
@@ -359,8 +360,8 @@ def test_a_missing_file_is_named_under_its_key(tmp_path):
 @pytest.mark.parametrize(
     ("name", "sentences", "tokens", "spans"),
     [
-        ("ner_bc5cdr/train.tsv", 4560, 118170, 9385),
-        ("ner_bc5cdr/test.tsv", 4797, 124750, 9809),
+        pytest.param("ner_bc5cdr/train.tsv", 4560, 118170, 9385, marks=pytest.mark.slow),
+        pytest.param("ner_bc5cdr/test.tsv", 4797, 124750, 9809, marks=pytest.mark.slow),
         ("ner_wnut17/wnut17train.conll", 3394, 62730, 1975),
         ("ner_wnut17/emerging.test.annotated", 1287, 23394, 1079),
     ],

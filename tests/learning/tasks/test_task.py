@@ -29,7 +29,9 @@ def test_sets_of_any_size_take_one_compilation():
             np.testing.assert_array_equal(found, np.arange(count, dtype=np.float32) ** 2)
 
 
-@pytest.mark.parametrize(("short", "groups"), [(0, 1), (99, 1), (130, 2), (150, 1)])
+@pytest.mark.parametrize(
+    ("short", "groups"), [(0, 1), (99, 1), pytest.param(130, 2, marks=pytest.mark.slow), (150, 1)]
+)
 def test_losses_and_labels_of_short_rows_are_those_of_whole_ones(short, groups):
     rng = np.random.default_rng(1)
     length, count = 20, 150

@@ -53,6 +53,7 @@ def test_what_is_loaded_translates_as_what_was_trained(objective, params, model)
     assert model.predict(text.sources) == said
 
 
+@pytest.mark.slow
 def test_beams_are_followed(objective, params, model):
     objective = dataclasses.replace(objective, beams=2)
     sources = objective.data.test.text.sources[:4]

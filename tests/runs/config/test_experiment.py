@@ -201,7 +201,9 @@ def test_what_translation_does_not_read_is_refused(name, value):
 
 
 def test_labels_that_training_counts_are_no_reason_to_refuse():
-    config = read_config("classification", {"task.train": "a.csv", "task.test": "b.csv"})
+    sizes = {"network.clusters": 2, "network.devices": 2}
+    files = {"task.train": "a.csv", "task.test": "b.csv"}
+    config = read_config("classification", files | sizes)
     build.check_experiment(config)
     assert config.task.labels == 0
 

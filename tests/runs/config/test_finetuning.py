@@ -73,6 +73,7 @@ def test_the_task_follows_from_model_and_file_and_the_run_can_be_built(
     assert f"and {budget_j:g} J" in tuning.summary
 
 
+@pytest.mark.slow
 def test_what_a_user_gives_stays_and_others_follow_it(models, files):
     given = {"training.batch": "4", "control.device_budget_j": "7.5"}
     values = fine_tuning(models["classification"], files["classification"], given=given).values
@@ -103,6 +104,7 @@ def test_prompts_with_answers_are_packed_and_batch_and_passes_count_their_rows(m
     assert "task.packing" not in lines.values
 
 
+@pytest.mark.slow
 def test_a_split_of_a_file_has_labels(models, tmp_path):
     entries = [["buy zinc", "buy"], ["sell gold", "sell"]] * 20
     (tmp_path / "a.json").write_text(json.dumps({"train": entries, "test": entries[:2]}))

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from support.changed_keys import TINY, changed
-from support.network_files import change, write_sample
+from support.network_files import change, cut, write_sample
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.evaluate import evaluate
@@ -26,9 +26,9 @@ from collapipe_jax.runs.documents import read_network
 def folder(tmp_path_factory):
     """Three clusters, of 3 devices in the first network and 2 in the second."""
     folder = tmp_path_factory.mktemp("networks")
-    for name, devices in (("a", 3), ("b", 2)):
-        sizes = ("network.clusters=3", f"network.devices={devices}")
-        write_sample(folder / f"{name}.json", *sizes, "dynamics.availability=1.0")
+    sizes = ("network.clusters=3", "network.devices=3", "dynamics.availability=1.0")
+    document = json.loads(write_sample(folder / "a.json", *sizes).read_text())
+    (folder / "b.json").write_text(json.dumps(cut(document, [2, 2, 2])))
     return folder
 
 
@@ -64,6 +64,7 @@ def test_radio_and_devices_are_those_of_the_file_and_all_else_of_the_configurati
         assert getattr(params.networks.radio, name) == law  # no document has it
 
 
+@pytest.mark.slow
 def test_fading_is_on_top_of_the_gains_of_the_file(folder, tmp_path):
     """Entries of a document that mean nothing are not read."""
     path = shutil.copy(folder / "a.json", tmp_path / "network.json")

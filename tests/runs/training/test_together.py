@@ -163,6 +163,7 @@ def test_runs_on_two_devices_are_the_runs_on_one(experiments, alone, tmp_path):
         assert files_of(tmp_path, index) == files_of(alone, index)
 
 
+@pytest.mark.slow
 def test_threads_of_one_device_share_a_program(experiments, alone, tmp_path):
     with compiles(learn, 0):  # the one of the runs alone
         together(experiments, tmp_path, devices=jax.devices()[:1] * 3)
@@ -170,6 +171,7 @@ def test_threads_of_one_device_share_a_program(experiments, alone, tmp_path):
         assert files_of(tmp_path, index) == files_of(alone, index)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_ahead_is_not_compiled_again(experiments, tmp_path):
     experiment, place = experiments[0], learning_place(experiments[0])
     with OngoingRun(experiment, tmp_path, False, quiet()) as run:
