@@ -1,6 +1,7 @@
 """The house of the package: wings that import downwards only, and folders without a circle."""
 
 import ast
+import functools
 import graphlib
 import re
 from collections import defaultdict
@@ -19,8 +20,10 @@ BELOW = {
 """Wings that a wing may import besides itself."""
 
 
+@functools.cache
 def imports():
     """Pairs of files of the wings, as parts below the package: who imports, and what."""
+    pairs = set()
     files = {path.relative_to(ROOT / PACKAGE).with_suffix("").parts: path
              for wing in BELOW for path in (ROOT / PACKAGE / wing).rglob("*.py")}  # fmt: skip
     for parts, path in files.items():
@@ -35,7 +38,8 @@ def imports():
             for name in names:
                 package, *target = name.split(".")
                 if package == PACKAGE:
-                    yield parts, tuple(target)
+                    pairs.add((parts, tuple(target)))
+    return pairs
 
 
 def folder(parts):

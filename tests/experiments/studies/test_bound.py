@@ -72,6 +72,7 @@ def assert_mean(values, expected):
     assert abs(values.mean(dtype=np.float64) - expected) < LOOSE * error
 
 
+@pytest.mark.slow
 def test_an_isotropic_quadratic_without_losses_settles_at_its_closed_form():
     problem = make_quadratic()
     best = jnp.asarray(problem.optimum(np.full(CLUSTERS, 0.25)), jnp.float32)

@@ -210,6 +210,7 @@ def test_curvature_of_a_model_against_differences_of_gradients(model, gradient_b
     assert 0.85 * largest < found.smoothness < 1.02 * largest
 
 
+@pytest.mark.slow
 def test_new_values_cost_no_compilation(model):
     experiment, params, shares = model
     moved = jax.tree.map(lambda leaf: 0.5 * leaf, params)
@@ -219,6 +220,7 @@ def test_new_values_cost_no_compilation(model):
     assert all(np.isfinite(value) for value in found)
 
 
+@pytest.mark.slow
 def test_a_run_logs_its_constants(run):
     experiment, workdir, record = run
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -236,6 +238,7 @@ def test_a_run_logs_its_constants(run):
     assert told["step_smoothness"] == rate * told["smoothness"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bytes(run, tmp_path, monkeypatch):
     experiment, workdir, _ = run
     advance, calls = LearningRounds.advance, itertools.count(1)
@@ -254,6 +257,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(run, tmp_path, monkeypatch):
         assert (tmp_path / "run" / name).read_bytes() == (workdir / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_estimates_are_of_the_model_under_every_policy(run, experiment_of):
     found = []
     for experiment in (run[0], experiment_of(policy="splitfed")):
@@ -263,6 +267,7 @@ def test_estimates_are_of_the_model_under_every_policy(run, experiment_of):
         np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_estimates_nothing_has_no_such_names(experiment_of, tmp_path):
     workdir, console = tmp_path / "run", Console(file=io.StringIO())
     record = train.train(experiment_of(every=0), workdir, console=console).record
@@ -270,6 +275,7 @@ def test_a_run_that_estimates_nothing_has_no_such_names(experiment_of, tmp_path)
     assert last_constants({"train_loss": np.ones(3)}, 0.1) == {}
 
 
+@pytest.mark.slow
 def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
     experiment = run[0]
     first, later = (estimate_batches(experiment, index).token_ids for index in (0, 1))
@@ -280,6 +286,7 @@ def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
         assert {tuple(row) for row in first[:, cluster].reshape(32, -1)} <= own
 
 
+@pytest.mark.slow
 def test_figure_draws_a_line_through_the_estimates(run):
     record = run[2]
     figure = training.draw_constants([record, record])
@@ -289,6 +296,7 @@ def test_figure_draws_a_line_through_the_estimates(run):
         assert axes.get_ylabel().endswith("]")
 
 
+@pytest.mark.slow
 def test_only_runs_with_estimates_have_the_figure(run, monkeypatch):
     record = run[2]
     left = {k: v for k, v in record.history.items() if k not in BoundConstants._fields}

@@ -157,10 +157,8 @@ def check_step(after, before, expected):
     assert jax.tree.structure(base) == jax.tree.structure(before.base)
 
 
-@pytest.mark.parametrize(
-    ("make", "outcome"),
-    [(pipelines, PIPELINES), pytest.param(clients, CLIENTS, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "outcome"), [(pipelines, PIPELINES), (clients, CLIENTS)])
 def test_the_base_stands_once_in_the_memory_of_a_round(make, outcome):
     """No array of the program is larger than the base's; without adapters it has copies."""
     adapted, base = program(make, outcome, adapted=True)

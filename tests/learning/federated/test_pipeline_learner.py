@@ -179,6 +179,7 @@ def test_devices_that_share_clusters_and_examples_learn_the_same_round(state):
     assert_close(got, expected)
 
 
+@pytest.mark.slow
 def test_a_token_is_averaged_over_the_clusters_that_met_it(state):
     """All else, and the clusters' own steps, are those of plain averaging; one program."""
     batches, present = make_batches(5), (True, False, True)

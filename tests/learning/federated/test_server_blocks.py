@@ -160,6 +160,7 @@ def secure_round(noise):
     return one_round(1, rules=Rules(secure_aggregation=secure, activation_noise=noise))[0]
 
 
+@pytest.mark.slow
 def test_updates_of_blocks_at_the_server_are_in_no_masked_sum(plain):
     own, server = cut_model(secure_round(0.0).params, 1)
     exact, exact_server = cut_model(plain[0].params, 1)
@@ -167,6 +168,7 @@ def test_updates_of_blocks_at_the_server_are_in_no_masked_sum(plain):
     assert_close(own, exact, 1e-4)
 
 
+@pytest.mark.slow
 def test_noise_on_activations_reaches_the_blocks_at_the_server():
     noisy, silent = (secure_round(noise).decoder.encoder for noise in (0.5, 0.0))
     moved = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - b).max(), noisy, silent)
@@ -179,6 +181,7 @@ def private_round(clip_norm, decoder_clip_norm, present):
     return one_round(1, present=present, rules=Rules(cluster_privacy=rule))
 
 
+@pytest.mark.slow
 def test_privacy_clips_blocks_and_decoder_of_a_cluster_together():
     after, _ = private_round(1e3, 0.02, TWO)
     _, start = cut_model(params_of(), 1)
@@ -188,6 +191,7 @@ def test_privacy_clips_blocks_and_decoder_of_a_cluster_together():
     assert 0.0 < norm <= 0.8 * 0.02 + 1e-5
 
 
+@pytest.mark.slow
 def test_clipping_that_never_bites_leaves_the_round():
     """So every cluster's own gradient by the server's part is right."""
     everyone = (True,) * CLUSTERS

@@ -91,7 +91,8 @@ def test_rows_that_a_client_does_not_read_may_hold_anything(kind, changed):
     jax.tree.map(np.testing.assert_array_equal, (found, broken), (expected, report))
 
 
-@pytest.mark.parametrize("kind", ["pipelines", pytest.param("clients", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pipelines", "clients"])
 def test_a_row_that_nobody_reads_stays_as_it_is(kind):
     """Neither moments of the round before nor weight decay move it, as they do in whole tables."""
     read = np.isin(np.arange(MODEL.sizes.vocabulary_size), BATCHES.token_ids)

@@ -98,6 +98,7 @@ def test_parts_join_to_the_whole():
     assert split(plain) == (plain, NO_BASE)
 
 
+@pytest.mark.slow
 def test_gradients_of_adapters_are_those_among_all_parameters():
     trained, base = split(moved(model()))
 

@@ -118,7 +118,8 @@ def test_backends_agree_in_16_bits_up_to_the_order_of_sums(batch, micro_batches)
         assert_close(got_gradient, gradient, 3e-2)
 
 
-@pytest.mark.parametrize("backend", ["vmapped", pytest.param("sharded", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
 def test_devices_with_room_for_fewer_blocks_give_the_same(backend):
     x = jax.random.normal(jax.random.key(3), (1, BATCH, LENGTH, 8))
     rest = x, jnp.ones(x.shape[:3], bool), jnp.array([[2, 0, 1]]), KEYS

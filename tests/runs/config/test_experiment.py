@@ -475,7 +475,11 @@ def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
 
 @pytest.mark.parametrize(
     ("server_blocks", "capacity", "key"),
-    [(4, 0, "model.server_blocks"), (9, 0, "model.server_blocks"), (0, 1, "pipeline.capacity")],
+    [
+        (4, 0, "model.server_blocks"),
+        pytest.param(9, 0, "model.server_blocks", marks=pytest.mark.slow),
+        pytest.param(0, 1, "pipeline.capacity", marks=pytest.mark.slow),
+    ],
 )
 def test_blocks_at_the_server_that_contradict_other_keys_are_refused(server_blocks, capacity, key):
     config = changed("model.encoder_blocks", 3)

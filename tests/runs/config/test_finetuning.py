@@ -50,13 +50,14 @@ def test_sizes_follow_from_the_folder_unless_they_are_given(models):
     assert named == ["model.heads", "model.encoder_blocks", "task.train"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "data", "kind"),
     [
         ("classification", "classification", "classification"),
-        pytest.param("classification", "tagging", "tagging", marks=pytest.mark.slow),
-        pytest.param("classification", "lines", "masked_lm", marks=pytest.mark.slow),
-        pytest.param("causal_lm", "lines", "causal_lm", marks=pytest.mark.slow),
+        ("classification", "tagging", "tagging"),
+        ("classification", "lines", "masked_lm"),
+        ("causal_lm", "lines", "causal_lm"),
     ],
 )
 def test_the_task_follows_from_model_and_file_and_the_run_can_be_built(

@@ -94,6 +94,7 @@ def test_the_wide_law_keeps_its_ranges():
         assert value.max() > high / 1.3, name
 
 
+@pytest.mark.slow
 def test_the_unusable_law_takes_links_and_devices_away():
     problems = sample_problems(5, 64, SMALL_SHAPES[3], "unusable")
     gain = np.asarray(problems.radio.d2d_gain)
