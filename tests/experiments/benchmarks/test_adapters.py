@@ -27,9 +27,12 @@ SMALL = dataclasses.replace(
 
 def test_a_step_lowers_the_loss_and_leaves_the_base(monkeypatch):
     monkeypatch.setattr(adapters, "LEARNING_RATE", 1e-2)
-    params = add_adapters(
-        jax.random.key(1), CausalLM(sizes=SMALL).init(jax.random.key(0)), SMALL.adapters
-    )
+
+    @jax.jit
+    def fresh(key):
+        return add_adapters(key, CausalLM(sizes=SMALL).init(key), SMALL.adapters)
+
+    params = fresh(jax.random.key(1))
     before = jax.tree.map(np.array, {name: params[name] for name in ("embedding", "decoder")})
     step = adapters.make_step(SMALL, params, adapters.draw_tokens(SMALL, 2, 8))
     losses = [step() for _ in range(8)]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
-from support import tiny_corpora, tiny_run
+from support import tiny_run
 from support.compilations import compiles
 
 from collapipe_jax.core.errors import InputError
@@ -123,13 +123,9 @@ def test_curvature_is_a_lower_estimate():
 
 
 @pytest.fixture(scope="module")
-def experiment_of(tmp_path_factory):
-    corpus = tiny_corpora.write_sets(tmp_path_factory.mktemp("corpus"), "tagging")
-
+def experiment_of():
     def build(every=2, policy="static_pipeline"):
         config = tiny_run.get_config()
-        config.task.update({"kind": "tagging", "labels": 5, **corpus})
-        config.task.update({"vocabulary_size": 80, "source_length": 12})
         config.training.rounds = 3
         config.evaluation.estimate_every_rounds = every
         config.policy.name = policy
@@ -148,7 +144,7 @@ def run(experiment_of, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(run):
-    """A tagger, so that a sample has several predictions; it is not to draw dropout."""
+    """A translator, so that a sample has several predictions; it is not to draw dropout."""
     experiment = run[0]
     params = initial_run_state(experiment).learning.params
     assert experiment.task.model.sizes.dropout_rate > 0.0
@@ -210,7 +206,6 @@ def test_curvature_of_a_model_against_differences_of_gradients(model, gradient_b
     assert 0.85 * largest < found.smoothness < 1.02 * largest
 
 
-@pytest.mark.slow
 def test_new_values_cost_no_compilation(model):
     experiment, params, shares = model
     moved = jax.tree.map(lambda leaf: 0.5 * leaf, params)
@@ -220,7 +215,6 @@ def test_new_values_cost_no_compilation(model):
     assert all(np.isfinite(value) for value in found)
 
 
-@pytest.mark.slow
 def test_a_run_logs_its_constants(run):
     experiment, workdir, record = run
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -238,7 +232,6 @@ def test_a_run_logs_its_constants(run):
     assert told["step_smoothness"] == rate * told["smoothness"]
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bytes(run, tmp_path, monkeypatch):
     experiment, workdir, _ = run
     advance, calls = LearningRounds.advance, itertools.count(1)
@@ -257,7 +250,6 @@ def test_a_resumed_run_ends_with_the_same_bytes(run, tmp_path, monkeypatch):
         assert (tmp_path / "run" / name).read_bytes() == (workdir / name).read_bytes()
 
 
-@pytest.mark.slow
 def test_estimates_are_of_the_model_under_every_policy(run, experiment_of):
     found = []
     for experiment in (run[0], experiment_of(policy="splitfed")):
@@ -267,7 +259,6 @@ def test_estimates_are_of_the_model_under_every_policy(run, experiment_of):
         np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_run_that_estimates_nothing_has_no_such_names(experiment_of, tmp_path):
     workdir, console = tmp_path / "run", Console(file=io.StringIO())
     record = train.train(experiment_of(every=0), workdir, console=console).record
@@ -275,18 +266,16 @@ def test_a_run_that_estimates_nothing_has_no_such_names(experiment_of, tmp_path)
     assert last_constants({"train_loss": np.ones(3)}, 0.1) == {}
 
 
-@pytest.mark.slow
 def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
     experiment = run[0]
-    first, later = (estimate_batches(experiment, index).token_ids for index in (0, 1))
+    first, later = (estimate_batches(experiment, index).source_ids for index in (0, 1))
     assert first.shape[:3] == (8, 2, 4)
     assert not np.array_equal(first, later)
     for cluster, indices in enumerate(experiment.cluster_indices):
-        own = {tuple(row) for row in experiment.task.data.train.token_ids[indices]}
+        own = {tuple(row) for row in experiment.task.data.train.source_ids[indices]}
         assert {tuple(row) for row in first[:, cluster].reshape(32, -1)} <= own
 
 
-@pytest.mark.slow
 def test_figure_draws_a_line_through_the_estimates(run):
     record = run[2]
     figure = training.draw_constants([record, record])
@@ -296,7 +285,6 @@ def test_figure_draws_a_line_through_the_estimates(run):
         assert axes.get_ylabel().endswith("]")
 
 
-@pytest.mark.slow
 def test_only_runs_with_estimates_have_the_figure(run, monkeypatch):
     record = run[2]
     left = {k: v for k, v in record.history.items() if k not in BoundConstants._fields}
