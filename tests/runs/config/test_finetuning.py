@@ -5,12 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support import tiny_corpora, tiny_models
+from support import compiled, tiny_corpora, tiny_models
 
 from collapipe_jax.cli import train
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.feasibility import is_feasible
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.config.files import read_config
 from collapipe_jax.runs.config.finetuning import fine_tuning
@@ -50,14 +48,13 @@ def test_sizes_follow_from_the_folder_unless_they_are_given(models):
     assert named == ["model.heads", "model.encoder_blocks", "task.train"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "data", "kind"),
     [
         ("classification", "classification", "classification"),
-        ("classification", "tagging", "tagging"),
-        ("classification", "lines", "masked_lm"),
-        ("causal_lm", "lines", "causal_lm"),
+        pytest.param("classification", "tagging", "tagging", marks=pytest.mark.slow),
+        pytest.param("classification", "lines", "masked_lm", marks=pytest.mark.slow),
+        pytest.param("causal_lm", "lines", "causal_lm", marks=pytest.mark.slow),
     ],
 )
 def test_the_task_follows_from_model_and_file_and_the_run_can_be_built(
@@ -69,7 +66,8 @@ def test_the_task_follows_from_model_and_file_and_the_run_can_be_built(
     experiment = build_experiment(read_config(tuning.config, tuning.values))
     assert experiment.task.model.sizes.adapters.rank == 2
     problem = experiment.system.mean_problem
-    assert is_feasible(problem, static_pipeline(problem, 2))  # every limit, the embedding's too
+    static = compiled.static_pipeline(problem, 2)
+    assert compiled.is_feasible(problem, static)  # every limit, the embedding's too
     budget_j = experiment.config["control"]["device_budget_j"]
     assert f"and {budget_j:g} J" in tuning.summary
 
