@@ -157,8 +157,10 @@ def check_step(after, before, expected):
     assert jax.tree.structure(base) == jax.tree.structure(before.base)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("make", "outcome"), [(pipelines, PIPELINES), (clients, CLIENTS)])
+@pytest.mark.parametrize(
+    ("make", "outcome"),
+    [pytest.param(pipelines, PIPELINES, marks=pytest.mark.slow), (clients, CLIENTS)],
+)
 def test_the_base_stands_once_in_the_memory_of_a_round(make, outcome):
     """No array of the program is larger than the base's; without adapters it has copies."""
     adapted, base = program(make, outcome, adapted=True)

@@ -86,7 +86,6 @@ def test_other_noise_needs_no_other_program_and_another_seed_has_other_noise(und
         assert np.abs(other[1:] - losses[0][1:]).max() > 1e-3
 
 
-@pytest.mark.slow
 def test_more_rounds_than_the_noise_was_set_for_are_refused(tmp_path):
     target = {"privacy.noise_multiplier": 0.0, "privacy.epsilon": 50.0, "training.rounds": 1}
     target |= {"training.warmup_steps": 1}
