@@ -144,6 +144,11 @@ def of_seeds(folder: Path) -> Figures:
     return found
 
 
+def of_races(*names: str) -> Callable[[Path], Figures]:
+    """The races of folders in a folder, by name."""
+    return lambda folder: {name: of_race(folder / name) for name in names}
+
+
 def of_folders(*names: str) -> Callable[[Path], Figures]:
     """The summaries of folders in a folder, by name."""
     return lambda folder: {name: of_object(folder / name / "summary.json") for name in names}
@@ -176,6 +181,7 @@ _AGAINST_DRIFT = {
     "averaged_moments": "--config.training.client_moments=average",
     "scaffold": "--config.training.control_variates=True",
 }
+_DYNAMIC = "--config.dynamics.availability=0.8 --config.dynamics.speed_m_per_s=1.4"
 _SHORT_RUN = "--config.training.rounds=4 --config.training.warmup_steps=2 --seeds=2"
 
 
@@ -194,6 +200,16 @@ def _race(name: str, score: str, minutes: float, rounds: int, rates: str, *other
         (*_EDGE, *_LEARNING),
         needs="corpora",
     )
+
+
+def _dynamic(name: str, seeds: int, *other: str) -> str:
+    words = (
+        f".venv/bin/python -m experiments.studies.race --config={name} --workdir=FOLDER/{name}",
+        f"--equal=time --seeds={seeds} {_DYNAMIC}",
+        "--policies=dssra,dssra_wide,dssra_offline,static_pipeline,splitfed,selected_fl",
+        *other,
+    )
+    return " ".join(words)
 
 
 def _gap(name: str, rates: str) -> str:
@@ -393,6 +409,22 @@ ENTRIES = {
     ),
     "race_bc5cdr": _race(
         "bc5cdr", "span F1", 180, 100, "1,2", "--config.evaluation.every_rounds=10"
+    ),
+    "dynamic": Entry(
+        "training in equal simulated time while devices walk, and one in five is absent",
+        (
+            _dynamic("quickstart", 5, "--rates=1,2"),
+            _dynamic(
+                "clinc150",
+                3,
+                "--config.training.rounds=100 --config.training.warmup_steps=50",
+                "--config.evaluation.every_rounds=10",
+            ),
+        ),
+        60,
+        of_races("quickstart", "clinc150"),
+        (*_EDGE, *_LEARNING),
+        needs="corpora",
     ),
     "drift": Entry(
         "methods against drift, where every cluster has whole domains",
