@@ -22,6 +22,11 @@ def stack(problems):
     return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *problems)
 
 
+def _in_numpy(value):
+    """The array as JAX would hold it: all networks of a stack go to the device at once."""
+    return value.astype(jax.dtypes.canonicalize_dtype(value.dtype))
+
+
 def pick(tree, index):
     """One element of a stack."""
     return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[index]), tree)
@@ -40,7 +45,7 @@ def random_problems(count, clusters, devices, blocks, change=None, seed=0):
         network = random_network(rng, clusters, devices, blocks)
         if change is not None:
             change(index, rng, network)
-        problems.append(as_problem(network))
+        problems.append(as_problem(network, put=_in_numpy))
     return stack(problems)
 
 
@@ -74,5 +79,5 @@ def random_rounds(count, clusters, devices, blocks, sits_out, seed):
         network = random_network(rng, clusters, devices, blocks)
         decision = random_decision(rng, network, sits_out(index), skipped=index % 3)
         decisions.append(as_decision(decision))
-        problems.append(as_problem(network))
+        problems.append(as_problem(network, put=_in_numpy))
     return stack(problems), stack(decisions)

@@ -20,12 +20,15 @@ from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.edge.network.devices import Compute
 
 
-def as_problem(network):
-    """The package's problem, in the precision that is switched on."""
+def as_problem(network, put=jax.device_put):
+    """The package's problem, in the precision that is switched on.
+
+    Its numbers are what `put` makes of arrays in NumPy.
+    """
 
     def arrays(section, *left_out):
         kept = {key: value for key, value in network[section].items() if key not in left_out}
-        return {key: jax.device_put(np.asarray(value)) for key, value in kept.items()}
+        return {key: put(np.asarray(value)) for key, value in kept.items()}
 
     compute, secure = network["compute"], network.get("secure_aggregation")
     signals, rows = network.get("signalling"), network.get("embedding_rows")
@@ -43,7 +46,7 @@ def as_problem(network):
         ),
         compute=Compute(
             **arrays("compute", "energy_coefficient"),
-            joules_per_flop=jax.device_put(joules_per_flop),
+            joules_per_flop=put(joules_per_flop),
         ),
         learning=Learning(**arrays("learning")),
         control=Control(**arrays("control")),
