@@ -1,4 +1,4 @@
-"""DSSRA on hundreds of networks at once, the ugly ones included."""
+"""DSSRA on hundreds of networks at once, the ugly ones included, and then with gateways."""
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.policies import dssra as policies
 from collapipe_jax.edge.policies.alternating import alternating
 from collapipe_jax.edge.policies.baselines import titanic
 from collapipe_jax.edge.policies.dssra import SearchConfig, dssra, number_of_starts
@@ -28,20 +29,23 @@ from experiments.benchmarks.solver.networks import NetworkShape, sample_problems
 from experiments.double_precision import in_double
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
-NETWORKS = 120
+NETWORKS = 132
 LIGHT = SearchConfig(
     allocation_steps=(6, 6, 6, 12), candidates=3, cluster_candidates=4, cluster_steps=5
 )
 KINDS = (
     *("plain", "fades", "away", "nobody", "no queues", "huge queues", "v = 0", "one device"),
-    *("dead links", "feeble links"),
+    *("dead links", "feeble links", "no block"),
 )
+WIDE_KINDS = "plain", "fades", "away", "no block"
+"""Of networks for which gateways are decided too."""
 
 
 def ugly(index, rng, network):
     kind = KINDS[index % len(KINDS)]
     memory, control = network["compute"]["memory_bytes"], network["control"]
     radio = network["radio"]
+    network["workload"]["server_blocks"] = BLOCKS if kind == "no block" else 0
     if kind == "fades":
         for name in ("d2e_gain", "d2d_gain", "cross_gain"):
             radio[name] *= 10.0 ** -rng.uniform(0, 4, radio[name].shape)
@@ -239,14 +243,15 @@ def test_certificates_bound_what_a_partition_could_cost(solved):
     assert np.median(gap) < 0.05
 
 
-def test_other_networks_and_queues_are_not_compiled_again(solved):
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_other_networks_and_queues_are_not_compiled_again(solved, times):
     problem = solved[0]
     rng = np.random.default_rng(1)
 
     def scaled(leaf, decades):
         return np.asarray(leaf) * np.float32(10.0 ** rng.uniform(-decades, decades, leaf.shape))
 
-    for _ in range(2):
+    for _ in range(times):
         radio, control, compute = problem.radio, problem.control, problem.compute
         radio = radio.replace(
             d2d_gain=scaled(radio.d2d_gain, 0.5),
@@ -278,6 +283,7 @@ def test_a_lone_network_is_decided_as_among_many(solved):
         assert got.decision.segments.dtype == got.decision.micro_batches.dtype == np.int32
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_slopes_of_the_objective_go_through_the_cost_and_not_the_decision(solved):
     """The decision is taken as it is, so slopes are those of its cost."""
@@ -301,6 +307,57 @@ def test_slopes_of_the_objective_go_through_the_cost_and_not_the_decision(solved
             ends.append(float(objective(moved)[0]))
         expected = (ends[0] - ends[1]) / (2e-5 * gain[index])
         assert float(slope[index]) == pytest.approx(expected, rel=1e-4, abs=1e-6 / gain[index])
+
+
+@quick_jit
+@jax.vmap
+def widened(problem, published):
+    """The answer of `dssra_wide`, where that of `dssra` is known already."""
+    wide = policies._widen(problem, published, 8, LIGHT)
+    return wide, evaluate(problem, wide.decision), is_feasible(problem, wide.decision)
+
+
+@pytest.fixture(scope="module")
+def published(solved):
+    """Some networks, and answers in which control units are the gateways."""
+    places = [place for place in range(NETWORKS) if KINDS[place % len(KINDS)] in WIDE_KINDS]
+    return pick(solved[:2], np.array(places[::2]))
+
+
+@pytest.fixture(scope="module")
+def wide(published):
+    problem, found = published
+    return jax.device_get(widened(problem, found.decision))
+
+
+def test_decisions_with_gateways_are_feasible_and_cost_what_they_say(wide):
+    found, cost, feasible = wide
+    assert np.all(feasible)
+    np.testing.assert_allclose(found.objective, cost.objective, rtol=1e-5)
+    finite = np.isfinite(found.objective)
+    assert np.mean(finite) > 0.9
+    assert np.all((found.lower_bound <= found.objective * (1 + 1e-5))[finite])
+
+
+def test_no_answer_with_gateways_is_worse_than_the_published_one_and_many_are_better(
+    published, wide
+):
+    before, found = np.asarray(published[1].objective), wide[0]
+    finite = np.isfinite(before)
+    assert np.all(found.objective[finite] <= before[finite] * (1 + 1e-5))
+    some = finite & (before > 0)
+    assert np.median(found.objective[some] / before[some]) < 0.95
+    gateways = found.decision.routes.gateway
+    assert 0.1 < np.mean(gateways == 0) < 0.9
+
+
+def test_gateways_of_other_networks_are_not_compiled_again(published, wide):
+    order = np.arange(len(wide[2]))[::-1]
+    problem, found = pick(published, order)
+    with compiles(widened, 0):
+        turned, *_ = widened(problem, found.decision)
+    for one, other in zip(jax.tree.leaves(turned), jax.tree.leaves(wide[0]), strict=True):
+        np.testing.assert_array_equal(one[::-1], other)
 
 
 def test_no_slope_goes_through_the_decision(solved):
