@@ -12,15 +12,15 @@ import jax
 import numpy as np
 import pytest
 from support import ROOT
+from support.compiled import is_feasible, static_pipeline
 
 from collapipe_jax.cli import plan, price
 from collapipe_jax.cli import plan as explanation
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.evaluate import evaluate
-from collapipe_jax.edge.cost.feasibility import is_feasible
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.solver.partition_bound import FullDevice
+from collapipe_jax.edge.solver.allocate import OPTIMAL
+from collapipe_jax.edge.solver.partition_bound import FullDevice, PartitionBound
 from collapipe_jax.runs.documents import read_cut, read_decision, read_network
 
 EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"
@@ -42,7 +42,7 @@ class Planned(NamedTuple):
     scope="module",
     params=[
         ("static_pipeline", "1f1b"),
-        ("dssra", "gpipe"),
+        pytest.param(("dssra", "gpipe"), marks=pytest.mark.slow),
         pytest.param(("dssra", "1f1b"), marks=pytest.mark.slow),
     ],
     ids=" ".join,
@@ -99,22 +99,52 @@ def test_dssra_beats_the_static_pipeline(policy, planned):
     assert (objective_of(problem, decision) < 0.9 * equal) == (policy == "dssra")
 
 
+TOLD = [
+    *("latency: a second", "Limits that bind", "memory:", "a J costs", "a whole target"),
+    "no decision gets below",
+]
+"""Of a decision with a certificate."""
+
+
 def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
-    told = [
-        "optimal",
-        "no neighbour is better",
-        "latency: a second",
-        "Limits that bind",
-        "memory:",
-        "a J costs",
-        "a whole target",
-        "no decision gets below",
-    ]
+    told = ["optimal", "no neighbour is better", *TOLD]
     missing = [word for word in told if word not in planned.printed]
     assert missing == ([] if policy == "dssra" else told)
     assert ("no multipliers" in planned.printed) == (policy != "dssra")
     lines = [line for line in planned.printed.splitlines() if "written" not in line]
     assert max(map(len, lines)) <= 100
+
+
+def made_up(shapes):
+    """Numbers of these shapes, with no flag raised."""
+    return jax.tree.map(
+        lambda leaf: (np.ones if leaf.dtype != bool else np.zeros)(leaf.shape), shapes
+    )
+
+
+def test_a_decision_is_explained_and_certified_whatever_was_computed(tmp_path, capsys, monkeypatch):
+    """Of programs that are traced, and give numbers that are made up."""
+    problem = read_network(EXAMPLE)
+    decision = jax.device_get(static_pipeline(problem, 6))
+    status = {"objective": 2.0, "lower_bound": 2.0, "status": OPTIMAL}
+
+    def trace(*programs, kept_as, returns):
+        assert kept_as == "plan-dssra-6"
+        found = [made_up(jax.eval_shape(function, *given)) for function, *given in programs]
+        found[0] = found[0]._replace(decision=decision, **status)
+        found[2] = 3.0 * found[2]  # the neighbours' objectives
+        return [lambda *_, numbers=numbers: numbers for numbers in found]
+
+    monkeypatch.setattr(plan, "compile_together", trace)
+    monkeypatch.setattr(plan, "bound_partitions", lambda *_: PartitionBound(1.5, 70, True))
+    out = tmp_path / "decision.json"
+    options = ["--policy=dssra", "--micro-batches=6", "--certify", f"--out={out}"]
+    plan.main([f"--instance={EXAMPLE}", *options])
+    printed = capsys.readouterr().out
+    told = ["optimal", "no neighbour is better", *TOLD, "objective 1 =", "all 70 choices"]
+    assert [word for word in told if word not in printed] == []
+    written = read_decision(out, problem)
+    jax.tree.map(np.testing.assert_array_equal, written, decision)
 
 
 @pytest.mark.parametrize(
