@@ -29,6 +29,8 @@ from collapipe_jax.runs.studies.montecarlo import realisation_keys
 CONFIG = SUPPORT / "tiny_run.py"
 ROUNDS, REALISATIONS, CHUNK = 3, 3, 2
 POLICIES = ("static_pipeline", "vanilla_fl")
+QUICK = ("--config.policy.shares=equal", "--config.policy.split=even")
+"""With equal shares and parts of clients a policy compiles in a moment."""
 
 
 def arguments(workdir):
@@ -39,6 +41,7 @@ def arguments(workdir):
         f"--realisations={REALISATIONS}",
         f"--chunk={CHUNK}",
         f"--policies={','.join(POLICIES)}",
+        *QUICK,
     ]
 
 
@@ -71,7 +74,9 @@ def check_what_was_simulated(workdir, name):
     key = realisation_keys(config.seed, REALISATIONS)[index]
     history = jax.jit(
         lambda key: simulate(
-            reset(key, params), make_policy(name, config.policy.micro_batches), ROUNDS
+            reset(key, params),
+            make_policy(name, config.policy.micro_batches, shares="equal", split="even"),
+            ROUNDS,
         )
     )(key)
     kept, cost = result.policies[name], history.cost

@@ -26,6 +26,8 @@ def run(workdir, *options, x=X, y=Y):
             "--rounds=3",
             "--chunk=2",
             "--policies=static_pipeline,vanilla_fl",
+            # Equal shares and parts of clients compile in a moment.
+            *("--config.policy.shares=equal", "--config.policy.split=even"),
             *options,
         ]
     )

@@ -14,10 +14,14 @@ from collapipe_jax.runs.results.experiment import Results
 
 CONFIG = f"--config={SUPPORT / 'tiny_run.py'}"
 SIZES = ("--rounds=3", "--realisations=2", "--policies=static_pipeline,splitfed")
+QUICK = {"shares": "equal", "split": "even", "client_micro_batches": "1"}
+"""Options with which policies of clients compile in a moment."""
+SIZES += tuple(f"--config.policy.{name}={value}" for name, value in QUICK.items())
 
 
 def trained(workdir, policy, **dynamics):
     config = tiny_run.get_config()
+    config.policy.update(QUICK)
     config.policy.name = policy
     config.dynamics.update(dynamics)
     run(build_experiment(config), workdir)
