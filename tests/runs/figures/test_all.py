@@ -27,7 +27,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param("one", marks=pytest.mark.slow), *(name for name in CASES if name != "one")],
+)
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_draws_with_units(name, case):
     figure = rendered(DRAWINGS[name].draw(CASES[case]()))
@@ -83,12 +86,15 @@ def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("write", "names"),
     [
-        (write_comparison, ["policies", "memory", "constraints", "reduction"]),
+        (
+            lambda folder: write_comparison(folder, names=["dssra", "random"]),
+            ["policies", "memory", "constraints", "reduction"],
+        ),
         (
             lambda folder: write_comparison(folder, names=["random"]),
             ["policies", "memory", "constraints"],
         ),
-        (write_sweep, ["sweep", "sweep_mean"]),
+        (lambda folder: write_sweep(folder, names=["random"]), ["sweep", "sweep_mean"]),
         (write_loop, ["tradeoff"]),
         (lambda folder: write_gaps(folder, [1e-5, 1e-4]), ["gap"]),
     ],

@@ -18,7 +18,11 @@ def eight(tmp_path_factory):
     return compared(tmp_path_factory.mktemp("eight"))
 
 
-@pytest.fixture(scope="module", params=CASES)
+QUICK = "some_infinite", "all_infinite"
+HARD = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+
+
+@pytest.fixture(scope="module", params=HARD)
 def hard(request, tmp_path_factory):
     names = ("dssra", "greedy", "random")
     return compared(tmp_path_factory.mktemp("hard"), names=names, **CASES[request.param])

@@ -17,10 +17,11 @@ from collapipe_jax.runs.figures import sweep
 from collapipe_jax.runs.results.realisations import load_sweep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [
-        pytest.param((5.0, 10.0, 20.0, 40.0, 80.0), marks=pytest.mark.slow),
+        (5.0, 10.0, 20.0, 40.0, 80.0),
         ("as it is", "otherwise"),
     ],
 )
@@ -66,20 +67,20 @@ def test_policies_of_a_value_stand_side_by_side(tmp_path):
 @pytest.mark.parametrize(
     "keywords",
     [
-        {"values": (3.0,), "names": EIGHT[:2]},
-        {"values": (0.0, 1.0), "names": EIGHT[:2]},
-        {"values": (1.0, 2.0), "networks": 1, "rounds": 1, "names": EIGHT[:2]},
-        {"values": (1.0, 2.0), "change": break_first, "names": EIGHT[:2]},
-        {"values": (1.0, 2.0), "change": break_all, "names": EIGHT[:2]},
-        {"values": ("one", "other"), "change": break_first, "names": EIGHT[:2]},
+        pytest.param({"values": (3.0,)}, marks=pytest.mark.slow),
+        {"values": (0.0, 1.0)},
+        pytest.param({"values": (1.0, 2.0), "networks": 1, "rounds": 1}, marks=pytest.mark.slow),
+        pytest.param({"values": (1.0, 2.0), "change": break_first}, marks=pytest.mark.slow),
+        {"values": (1.0, 2.0), "change": break_all},
+        pytest.param({"values": ("one", "other"), "change": break_first}, marks=pytest.mark.slow),
     ],
 )
 def test_hard_sweeps_draw(keywords, tmp_path):
-    result = load_sweep(write_sweep(tmp_path / "s", **keywords))[0]
+    result = load_sweep(write_sweep(tmp_path / "s", names=EIGHT[:2], **keywords))[0]
     rendered(sweep.draw_sweep(result, "mean"))
 
 
-@pytest.mark.parametrize("statistic", ["median", "mean"])
+@pytest.mark.parametrize("statistic", [pytest.param("median", marks=pytest.mark.slow), "mean"])
 def test_a_point_where_no_network_can_run_is_left_out(statistic, tmp_path):
     result = load_sweep(write_sweep(tmp_path / "s", names=EIGHT[:2]))[0]
     result.points[0].networks["can_run"][:] = False
@@ -104,6 +105,7 @@ def test_a_sweep_of_names_has_a_row_a_point(tmp_path):
         np.testing.assert_allclose(line.get_xdata(), told)
         np.testing.assert_array_equal(np.round(line.get_ydata()), [0, 1])
     assert len(figure.axes) == len(sweep.NAMED_METRICS)
+    assert_readable(figure)
 
 
 def test_further_axes_have_figures_of_their_own_and_seeds_are_networks(tmp_path):
@@ -112,5 +114,6 @@ def test_further_axes_have_figures_of_their_own_and_seeds_are_networks(tmp_path)
     assert [line.others for line in lines] == [{"control.v": 1.0}, {"control.v": 3.0}]
     for line in lines:
         assert [len(p.policies["dssra"]["latency_s"]) for p in line.points] == [16, 16]
-    assert set(sweep.draw_sweeps(lines)) == {"sweep_1", "sweep_mean_1", "sweep_2", "sweep_mean_2"}
-    assert sweep.draw_sweep(lines[1]).axes[0].get_title(loc="left").startswith("control.v = 3.0")
+    figures = sweep.draw_sweeps(lines)
+    assert set(figures) == {"sweep_1", "sweep_mean_1", "sweep_2", "sweep_mean_2"}
+    assert figures["sweep_2"].axes[0].get_title(loc="left").startswith("control.v = 3.0")
