@@ -100,11 +100,21 @@ CASES = {
         coupled=True,
         caps=True,
     ),
+    "reliable, ergodic, routes, half duplex, secure, coupled, caps": Case(
+        rate_law="ergodic",
+        retransmissions="reliable",
+        routes=True,
+        duplex="half",
+        secure=True,
+        coupled=True,
+        caps=True,
+    ),
     "another temperature": Case(temperature=0.23),
 }
+ALL_PARTS = "reliable, ergodic, routes, half duplex, secure, coupled, caps"
 QUICK = ("mean", "above the ceiling", "below the ceiling", "amplifiers", "idle power", "receiving")
-QUICK += ("ergodic", "coupled, caps", "reliable, routes, half duplex, secure, coupled, caps")
-"""The first have one program, the others have every other part."""
+QUICK += (ALL_PARTS,)
+"""The first have one program, the last has every other part."""
 assert set(RATE_LAWS) == {CASES[name].rate_law for name in QUICK}
 
 
@@ -260,7 +270,9 @@ def test_the_slope_is_that_of_automatic_differentiation(name):
         assert np.all(np.asarray(got)[~np.asarray(used)] == 0)
 
 
-@pytest.mark.parametrize("name", ["above the ceiling", "below the ceiling", "coupled, caps"])
+@pytest.mark.parametrize(
+    "name", cases("above the ceiling", "below the ceiling", "coupled, caps", ALL_PARTS)
+)
 def test_the_drawn_cases_are_what_their_names_say(name):
     case = CASES[name]
     arguments, terms, fixed = draw_all(case)
@@ -282,8 +294,9 @@ def test_the_drawn_cases_are_what_their_names_say(name):
         assert 0.1 < np.mean(latency_s > round_s) < 0.9
 
 
-def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
-    case = CASES["coupled, caps"]
+@pytest.mark.parametrize("name", cases("coupled, caps", ALL_PARTS))
+def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other(name):
+    case = CASES[name]
     arguments, *_ = draw_all(case)
     problem, decision, logs, weights, coupling = arguments
     here = both_slopes(objective_of(case), *arguments)[0]
