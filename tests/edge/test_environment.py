@@ -1,5 +1,7 @@
 """Rounds under vmap and scan against plain loops, and queues against (20)."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -111,16 +113,16 @@ def test_nobody_there_spends_nothing():
         assert not np.any(value)
 
 
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None, None))
+def memory_of_round(key, system, state):
+    return problem_of(Environment(system, state, key)).compute.memory_bytes
+
+
 @pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
 def test_every_device_is_available_in_this_share_of_rounds_whatever_the_others_are(share):
     system, state = drawn(availability=share)
-
-    @jax.jit
-    @jax.vmap
-    def memory_bytes(key):
-        return problem_of(Environment(system, state, key)).compute.memory_bytes
-
-    memory = np.asarray(memory_bytes(jax.random.split(jax.random.key(2), 4000)))
+    memory = np.asarray(memory_of_round(jax.random.split(jax.random.key(2), 4000), system, state))
     available = memory > 0
     np.testing.assert_allclose(available.mean(axis=0), share, atol=0 if share in (0, 1) else 0.025)
     whole = np.broadcast_to(system.mean_problem.compute.memory_bytes, memory.shape)
@@ -140,19 +142,22 @@ def test_some_there():
     np.testing.assert_array_equal(spent == 0, absent)
 
 
+ONCE = OfflinePolicy(policy)
+
+
+@jax.jit
+def decided_once(key, params):
+    """What is decided at mean gains, memory in every round, and decisions of all rounds."""
+    start = reset(key, params)
+    wanted = policy(key, start.system.mean_problem)
+    problems = observed_problems(start, ONCE, ROUNDS)
+    return wanted, problems.compute.memory_bytes, simulate(start, ONCE, ROUNDS).decision
+
+
 @pytest.mark.parametrize("share", [0.7, 1.0])
 def test_an_offline_policy_decides_once_and_clusters_that_need_an_absent_device_sit_out(share):
-    once = OfflinePolicy(policy)
-
-    @jax.jit
-    def all_rounds(key, params):
-        start = reset(key, params)
-        wanted = policy(key, start.system.mean_problem)
-        problems = observed_problems(start, once, ROUNDS)
-        return wanted, problems.compute.memory_bytes, simulate(start, once, ROUNDS).decision
-
     wanted, memory_bytes, decision = jax.device_get(
-        all_rounds(jax.random.key(0), tiny_params(availability=share))
+        decided_once(jax.random.key(0), tiny_params(availability=share))
     )
     runs = ~np.any((wanted.segments > 0) & (memory_bytes == 0), axis=2)
     assert runs.all() == (share == 1.0)

@@ -1,5 +1,6 @@
 """Policies on common random numbers, in chunks, against direct simulation."""
 
+import functools
 import itertools
 import shutil
 
@@ -65,6 +66,20 @@ def read(results, name):
     return joined(list(chunks.values()))["latency_s"]
 
 
+@functools.cache
+def simulated_by(name):
+    """The program of a network's history under a policy, and what reducers make of it."""
+
+    @jax.jit
+    def simulated(key, params):
+        start = reset(key, params)
+        history = simulate(start, make_policy(name, 4), ROUNDS)
+        reducers = per_round, time_means, limit_use
+        return history, [reduce(start.system, history) for reduce in reducers]
+
+    return simulated
+
+
 @pytest.fixture(scope="module")
 def finished(params, tmp_path_factory):
     """A run of one case; its folder is not to be changed."""
@@ -73,8 +88,8 @@ def finished(params, tmp_path_factory):
 
 def test_chunks_are_the_realisations_one_by_one(finished, params):
     assert list(places(["one"])["one"]) == ["one/000000", "one/000002", "one/000004"]
-    one = jax.jit(lambda key: simulate(reset(key, params), POLICY, ROUNDS).cost.latency_s)
-    expected = [one(key) for key in realisation_keys(7, REALISATIONS)]
+    keys = realisation_keys(7, REALISATIONS)
+    expected = [simulated_by("static_pipeline")(key, params)[0].cost.latency_s for key in keys]
     np.testing.assert_allclose(read(finished, "one"), expected, rtol=1e-5)
 
 
@@ -130,15 +145,7 @@ def test_options_are_checked_before_any_work():
 )
 def test_reducers_keep_what_the_history_has(name, params):
     """Of one network, against sums over its whole history; axes are those of the arrays."""
-
-    @jax.jit
-    def reduced(key):
-        start = reset(key, params)
-        history = simulate(start, make_policy(name, 4), ROUNDS)
-        reducers = per_round, time_means, limit_use
-        return history, [reduce(start.system, history) for reduce in reducers]
-
-    history, variables = reduced(realisation_keys(0, 1)[0])
+    history, variables = simulated_by(name)(realisation_keys(0, 1)[0], params)
     kept = {}
     for found in variables:
         for label, variable in found.items():
