@@ -226,7 +226,7 @@ def test_vmap_over_realisations_equals_a_loop():
         np.testing.assert_allclose(together, each, 1e-12)
 
 
-@pytest.mark.parametrize("step_size", [0.004, 0.3, 5.0])
+@pytest.mark.parametrize("step_size", [0.004, pytest.param(0.3, marks=pytest.mark.slow), 5.0])
 def test_gradients_are_finite_also_where_the_bound_is_not(step_size):
     bounds = (
         one_step,

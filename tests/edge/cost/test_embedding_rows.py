@@ -65,8 +65,8 @@ def test_rows_are_on_the_lines_between_points():
 @pytest.mark.parametrize(
     "name",
     [
-        *("splitfed", "hierarchical_fl", "base_case"),
-        *map(slow, ("vanilla_fl", "selected_fl", "control_unit_fl", "static_pipeline")),
+        *("hierarchical_fl", "base_case"),
+        *map(slow, ("splitfed", "vanilla_fl", "selected_fl", "control_unit_fl", "static_pipeline")),
     ],
 )
 @pytest.mark.usefixtures("x64")

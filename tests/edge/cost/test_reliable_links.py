@@ -56,8 +56,8 @@ def test_nothing_is_lost_and_every_time_grows(problem):
 @pytest.mark.parametrize(
     "name",
     [
-        *("static_pipeline", "splitfed", "hierarchical_fl"),
-        pytest.param("vanilla_fl", marks=pytest.mark.slow),
+        *("static_pipeline", "hierarchical_fl"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("splitfed", "vanilla_fl")),
     ],
 )
 def test_without_a_threshold_one_attempt_is_enough(problem, name):
@@ -175,7 +175,11 @@ def test_dssra_finds_what_the_exhaustive_search_finds():
 
 
 @pytest.mark.parametrize(
-    "policy", [vanilla_fl, functools.partial(splitfed, client_micro_batches=1)]
+    "policy",
+    [
+        vanilla_fl,
+        pytest.param(functools.partial(splitfed, client_micro_batches=1), marks=pytest.mark.slow),
+    ],
 )
 def test_shares_of_clients_are_min_max_shares(policy):
     """No random shares are faster, and those of weak clients end where they are fastest."""

@@ -33,7 +33,7 @@ def case(server_blocks, seed=5):
     return network, decision
 
 
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("secure", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.usefixtures("x64")
 def test_equal_to_the_reference_at_every_depth_by_one_program(secure):
     with compiles(evaluate, 1):
@@ -141,7 +141,7 @@ def test_without_blocks_control_units_are_clients_of_a_split_model():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("broadcast", [0, 1])
+@pytest.mark.parametrize("broadcast", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_without_blocks_a_gateway_is_one_whose_block_costs_nothing(broadcast):
     gateway = jnp.array([2, 3, 4])
     routes = Routes(gateway=gateway, broadcast=jnp.array(broadcast))

@@ -119,7 +119,9 @@ def test_each_violation_is_reported_by_its_name(problem, change, name):
     assert [key for key, value in broken.items() if value] == [name]
 
 
-@pytest.mark.parametrize("policy", [vanilla_fl, control_unit_fl])
+@pytest.mark.parametrize(
+    "policy", [vanilla_fl, pytest.param(control_unit_fl, marks=pytest.mark.slow)]
+)
 def test_the_best_pieces_are_the_fewest_that_fit(problem, policy):
     whole = client_memory_bytes(problem.workload, policy(problem, **EQUAL))
     single = policy(problem, accumulation=int(problem.workload.batch), **EQUAL)
@@ -172,7 +174,14 @@ def test_equal_clients_get_even_parts():
 
 
 @pytest.mark.parametrize(
-    "policy", [vanilla_fl, pytest.param(hierarchical_fl, marks=pytest.mark.slow), unpipelined]
+    "policy",
+    [
+        vanilla_fl,
+        *(
+            pytest.param(policy, marks=pytest.mark.slow)
+            for policy in (hierarchical_fl, unpipelined)
+        ),
+    ],
 )
 def test_nobody_is_slower_for_the_best_parts(problems, policy):
     for problem in problems[:4]:

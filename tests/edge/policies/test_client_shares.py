@@ -22,8 +22,13 @@ from collapipe_jax.edge.policies.client_shares import (
     reliable_shares,
 )
 
-POLICIES = [vanilla_fl, functools.partial(splitfed, client_micro_batches=1), hierarchical_fl]
-POLICIES += [pytest.param(policy, marks=pytest.mark.slow) for policy in (splitfed, control_unit_fl)]
+UNPIPELINED = functools.partial(splitfed, client_micro_batches=1)
+POLICIES = [UNPIPELINED, hierarchical_fl]
+"""With limits of shares and without; others are slow, for they share as one of these."""
+POLICIES += [
+    pytest.param(policy, marks=pytest.mark.slow)
+    for policy in (vanilla_fl, splitfed, control_unit_fl)
+]
 
 
 def test_shares_are_those_of_a_root_finder(x64):

@@ -157,6 +157,7 @@ def test_powers_are_scaled_until_caps_hold_and_no_further(some):
     np.testing.assert_array_equal(lower.d2d_share, logs.d2d_share)
 
 
+@pytest.mark.slow
 def test_a_descent_under_caps_comes_near_them_and_multipliers_of_slack_caps_vanish(some):
     problem, decision = some
 

@@ -144,6 +144,7 @@ def test_the_incumbent_stays_and_others_are_proposed_that_pay(found):
     np.testing.assert_array_equal(first.candidate.segments, np.swapaxes(static.segments, 0, 1))
 
 
+@pytest.mark.slow
 def test_the_best_of_the_starts_is_the_incumbent(problem, found):
     static, incumbent, *_ = found
     allocated = quick_jit(lambda problem, start: allocate_batch(problem, start, 40).objective)

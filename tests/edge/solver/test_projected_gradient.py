@@ -107,6 +107,7 @@ def test_the_evaluation_that_comes_with_a_descent_is_that_of_its_end(some):
         )
 
 
+@pytest.mark.slow
 def test_a_descent_ends_where_it_does_without_its_evaluation(some):
     problem, decision, logs, weights, _ = some
 
@@ -122,11 +123,11 @@ def test_a_descent_ends_where_it_does_without_its_evaluation(some):
         )
 
 
-def test_all_starts_lead_to_one_optimum(some, optimum):
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_all_starts_lead_to_one_optimum(some, optimum, seed):
     problem, decision, _, weights, _ = some
-    for seed in (1, 2):
-        end, _ = descend_together(problem, decision, anywhere(seed, 2), weights, LONG)
-        np.testing.assert_allclose(end.objective, optimum[0].objective, rtol=1e-4)
+    end, _ = descend_together(problem, decision, anywhere(seed, 2), weights, LONG)
+    np.testing.assert_allclose(end.objective, optimum[0].objective, rtol=1e-4)
 
 
 def test_an_optimum_does_not_move(some, optimum):
@@ -140,6 +141,7 @@ def test_an_optimum_does_not_move(some, optimum):
     np.testing.assert_allclose(again.objective[still], end.objective[still], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_by_itself_a_cluster_does_not_care_where_another_starts(some):
     problem, decision, logs, weights, active = some
     own = weights._replace(cluster=np.full((2, CLUSTERS, BATCH), 0.5))
