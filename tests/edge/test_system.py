@@ -74,7 +74,7 @@ def test_another_key_draws_another_network(systems):
 def test_a_control_unit_gets_a_margin_over_its_floor():
     params = tiny_params()
     changed = {"control_unit_margin": 2.0, "control_unit_budget_j": 1e-6}
-    changed = {name: jax.device_put(np.float32(value)) for name, value in changed.items()}
+    changed = {name: jax.device_put(value) for name, value in changed.items()}
     systems, floor_j = draw(params.replace(control=params.control.replace(**changed)))
     budget_j = np.asarray(systems.mean_problem.control.energy_budget_j)[..., 0]
     np.testing.assert_allclose(budget_j, 2.0 * np.asarray(floor_j), rtol=1e-6)

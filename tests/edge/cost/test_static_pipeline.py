@@ -13,6 +13,7 @@ BLOCKS = 7
 split = jax.jit(lambda capacity: split_equally(capacity, BLOCKS))
 decide = jax.jit(jax.vmap(static_pipeline, in_axes=(0, None)))
 feasible = jax.jit(jax.vmap(is_feasible))
+runnable = jax.jit(jax.vmap(can_run))
 
 
 @given(st.lists(st.integers(0, 7), min_size=3, max_size=3))
@@ -71,7 +72,7 @@ def test_feasible_whatever_the_memory():
     problem = random_problems(200, 3, 4, BLOCKS, scarce)
     decision = decide(problem, 3)
     assert np.all(feasible(problem, decision))
-    runs = np.asarray(jax.vmap(can_run)(problem))
+    runs = np.asarray(runnable(problem))
     assert 0.1 < runs.mean() < 0.95
     np.testing.assert_array_equal(np.asarray(decision.segments).sum(2) > 0, runs)
     present = runs.sum(1)[:, None]

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from support.compiled import static_pipeline
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.solver import partition_bound
 from collapipe_jax.edge.solver.exhaustive import MOST_PARTITIONS, exhaustive
