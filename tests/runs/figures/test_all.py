@@ -33,14 +33,10 @@ CASES = {
 )
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_draws_with_units(name, case):
+    """Also without text smaller than 7 points."""
     figure = rendered(DRAWINGS[name].draw(CASES[case]()))
     assert_units(figure)
     assert figure.get_figwidth() in (style.COLUMN_WIDTH_IN, style.DOUBLE_WIDTH_IN)
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_no_text_is_smaller_than_7_points(name):
-    figure = rendered(DRAWINGS[name].draw(CASES["two"]()))
     sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
     assert min(sizes) >= 7
 
