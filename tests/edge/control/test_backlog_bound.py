@@ -65,9 +65,8 @@ def queue_of(spent):
     return queue
 
 
-@pytest.mark.slow
 def test_with_any_divergence_it_is_the_queue_of_the_floors(channels):
-    floor_j = jax.vmap(jax.vmap(control_unit_floor_j))(channels)
+    floor_j = jax.jit(jax.vmap(jax.vmap(control_unit_floor_j)))(channels)
     floor = np.asarray(floor_j / channels.control.energy_budget_j[..., 0], float)
     found = backlog_lower_bound(channels, np.inf)
     np.testing.assert_allclose(found, queue_of(np.swapaxes(floor, 0, 1)), atol=1e-4)
@@ -103,6 +102,7 @@ def test_no_policy_ends_below_it(params, channels):
     assert held > 3  # the bound is not idle
 
 
+@pytest.mark.slow
 def test_it_is_near_the_least_that_uplinks_can_reach(channels):
     """SINRs of all rounds by an outside solver, on the cluster with the largest backlog."""
     path = pick(channels, np.argmax(backlog_lower_bound(channels, 2.0).max(axis=1)))

@@ -262,7 +262,7 @@ def one_device(problem, node):
     return problem.replace(radio=radio, compute=compute, control=control)
 
 
-@pytest.mark.parametrize("whole_model", [True, False])
+@pytest.mark.parametrize("whole_model", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_control_unit_is_a_client_with_the_whole_batch(whole_model, x64):
     problem = with_ends(pick(random_problems(1, 3, 4, 5), 0))
     alone, cut = one_device(problem, 0), {"cut": "2"}

@@ -85,7 +85,9 @@ def test_attempts_are_those_of_a_geometric_law():
 
 
 @pytest.mark.parametrize("rate_law", ["mean", "ergodic"])
-@pytest.mark.parametrize("threshold", [1e-3, 0.2, 1.0, 40.0])
+@pytest.mark.parametrize(
+    "threshold", [0.2, *(pytest.param(far, marks=pytest.mark.slow) for far in (1e-3, 1.0, 40.0))]
+)
 @pytest.mark.usefixtures("x64")
 def test_at_the_efficient_sinr_bands_are_fastest_and_bits_cheapest(rate_law, threshold):
     radio = made_reliable(pick(plain_problems(1, 1, 2, 3), 0), threshold).radio

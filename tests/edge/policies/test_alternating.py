@@ -63,6 +63,7 @@ def test_feasible_and_finite_even_where_the_static_pipeline_is_broken(solved):
     np.testing.assert_array_equal(found.status == NO_CLUSTER, ~runs.any(axis=1))
 
 
+@pytest.mark.slow
 def test_between_the_bound_of_its_partition_and_the_static_pipeline(solved):
     _, found, cost, static, _ = solved
     np.testing.assert_allclose(found.objective, cost.objective, rtol=1e-4)

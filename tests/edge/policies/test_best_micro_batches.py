@@ -24,7 +24,8 @@ def problem():
     return plain.replace(compute=compute)
 
 
-@pytest.mark.parametrize("decide", [static_pipeline, pytest.param(titanic, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("decide", [static_pipeline, titanic])
 def test_the_least_latency_of_all_allowed_numbers(decide, problem):
     choices = np.asarray(problem.workload.micro_batch_choices[0])
 

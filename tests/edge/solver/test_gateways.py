@@ -51,6 +51,7 @@ def test_only_clusters_that_change_their_gateway_have_another_uplink(problem):
     np.testing.assert_allclose(np.exp(found.share[moves]), share[moves], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_other_gateways_are_neighbours_though_they_cost_more_at_first(problem):
     count, others = 8, 3
 

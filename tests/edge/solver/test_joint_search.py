@@ -124,6 +124,7 @@ def found(problem, batch_axis_last):
     return searched(to_batch_last(problem))
 
 
+@pytest.mark.slow
 def test_the_incumbent_stays_and_others_are_proposed_that_pay(found):
     static, first, proposed, second = found
     assert proposed.segments.shape == (DEVICES, CLUSTERS, CONFIG.candidates, BATCH)

@@ -98,6 +98,7 @@ def test_a_cluster_without_blocks_has_no_neighbours(problem):
     assert not np.any(found.possible[1])
 
 
+@pytest.mark.slow
 def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
     batched = to_batch_last(problem)
 
