@@ -72,6 +72,7 @@ def test_its_figure_is_drawn(mapped, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"map.pdf", "map.png"}
 
 
+@pytest.mark.slow
 def test_its_page_is_that_of_a_sweep_and_it_is_no_training_run(mapped):
     page = report_data([str(mapped)])
     assert page["title"] == "Map"

@@ -42,6 +42,7 @@ def test_the_example_policy_is_feasible_on_every_network():
     assert np.any(runs)
 
 
+@pytest.mark.slow
 def test_the_example_simulation_runs(capsys):
     (block,) = [block for block in BLOCKS if "simulate(" in block]
     exec(compile(block, "README.md", "exec"), {"__name__": "readme"})

@@ -41,9 +41,9 @@ def folders(folder_of_workers):
 
 
 def make(top):
-    """One folder of each kind; devices of the pipeline walk."""
+    """One folder of each kind; devices of training runs walk."""
     trained(top / "pipeline", "static_pipeline", speed_m_per_s=1.0)
-    trained(top / "clients", "splitfed")
+    trained(top / "clients", "splitfed", speed_m_per_s=1.0)
     compare.main([CONFIG, f"--workdir={top / 'compare'}", *SIZES])
     axis = "--sweep=radio.d2e_bandwidth_hz=5e6,10e6"
     sweep.main([CONFIG, f"--workdir={top / 'sweep'}", *SIZES, axis])

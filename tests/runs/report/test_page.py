@@ -69,6 +69,7 @@ def test_the_command_writes_a_file(folders, tmp_path, capsys):
     assert run_reporting_errors(main, [f"--workdir={tmp_path}"]) == 2
 
 
+@pytest.mark.slow
 @needs_browser
 def test_slider_and_list_change_what_is_shown(folders, tmp_path):
     workdirs = [str(folders[kind]) for kind in ("pipeline", "clients")]
@@ -87,7 +88,13 @@ def test_slider_and_list_change_what_is_shown(folders, tmp_path):
 
 
 @needs_browser
-@pytest.mark.parametrize("kind", ["pipeline", "clients", "compare", "sweep", "plan"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("pipeline", "sweep"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("clients", "compare", "plan")),
+    ],
+)
 def test_a_browser_shows_all_that_the_data_has(folders, kind, tmp_path):
     data = report_data([str(folders[kind])]) | {"folder": EVIL}
     shown, console = opened(make_page(data), tmp_path / "page.html")
