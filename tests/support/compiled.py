@@ -39,7 +39,6 @@ by_sender = in_numpy(client_round.by_sender)
 client_links = in_numpy(client_round.client_links)
 replica_links = in_numpy(client_round.replica_links)
 control_unit_floor_j = in_numpy(queues.control_unit_floor_j)
-device_budget_floor_j = in_numpy(queues.device_budget_floor_j)
 least_latency_s = in_numpy(queues.least_latency_s)
 
 dssra = jax.jit(_dssra.dssra)

@@ -6,7 +6,6 @@ import pytest
 from scipy.optimize import linprog
 from support.compiled import (
     control_unit_floor_j,
-    device_budget_floor_j,
     evaluate,
     in_numpy,
     least_latency_s,
@@ -17,6 +16,7 @@ from support.random_problems import pick, plain_problems, random_problems
 from support.structs import as_decision
 
 from collapipe_jax.edge.control import queues
+from collapipe_jax.edge.control.queues import device_budget_floor_j
 from collapipe_jax.edge.cost import feasibility
 
 block_energy_j = in_numpy(queues.block_energy_j)

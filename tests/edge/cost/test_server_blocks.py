@@ -7,7 +7,6 @@ from support.against_reference import COMPARED, assert_equal_to_reference
 from support.compilations import compiles
 from support.compiled import (
     control_unit_floor_j,
-    device_budget_floor_j,
     evaluate,
     least_latency_s,
     violations,
@@ -17,6 +16,7 @@ from support.random_problems import with_ends
 from support.reference_cost import reference_violations
 from support.structs import as_decision, as_problem
 
+from collapipe_jax.edge.control.queues import device_budget_floor_j
 from collapipe_jax.edge.cost.decision import ClientDecision, Routes
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
 
