@@ -8,7 +8,7 @@ none is better. docs/dssra.md derives all.
 """
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,7 @@ from collapipe_jax.edge.solver.candidates import (
     at_falling_powers,
     candidate_of,
     exact_objective,
+    join,
     repeat,
     starting_candidates,
     with_candidate_axis,
@@ -55,6 +56,8 @@ from collapipe_jax.edge.solver.gateways import control_unit_routes, likeliest_ro
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 
 DEFAULT_SEARCH = SearchConfig()
+
+T = TypeVar("T")
 
 
 class _Search(NamedTuple):
@@ -139,14 +142,7 @@ def dssra_wide(
       InputError: as :func:`dssra`, or if moments that move have a cost.
     """
     problem = jax.lax.stop_gradient(problem)
-    return _widen(problem, dssra(problem, micro_batches, config).decision, micro_batches, config)
-
-
-def _widen(
-    problem: RoundProblem, published: Decision, micro_batches: int, config: SearchConfig
-) -> Solution:
-    """The best of a decision without routes and all searches for gateways."""
-    first = published.replace(routes=control_unit_routes(problem))
+    first = static_pipeline(problem, micro_batches).replace(routes=control_unit_routes(problem))
     routed = problem.replace(routes=likeliest_routes(problem))
     return _improve(routed, first, micro_batches, config._replace(gateways=True))
 
@@ -157,13 +153,12 @@ def _improve(
     """The best of a first decision and all searches."""
 
     def solve(problem, first):
-        best = _search(problem, first, micro_batches, config)
-        return in_chunks(finish, times=config.candidates)(problem, best)
+        answers = _search(problem, first, micro_batches, config)
+        return in_chunks(finish, times=config.candidates // len(answers))(problem, answers)
 
-    def finish(problem, best):
-        best, fixed, evaluation = optimise(
-            problem, with_candidate_axis(best), config.allocation_steps[-1]
-        )
+    def finish(problem, answers):
+        answers = functools.reduce(join, map(with_candidate_axis, answers))
+        best, fixed, evaluation = optimise(problem, answers, config.allocation_steps[-1])
         found = certified(fixed, best.segments, best.micro_batches, best.logs, evaluation)
         if problem.switching is None:
             return found
@@ -176,25 +171,37 @@ def _improve(
 
 def _search(
     problem: RoundProblem, first: Decision, micro_batches: int, config: SearchConfig
-) -> Candidates:
+) -> list[Candidates]:
     """The best of a first decision and all searches, by one loop that is compiled once.
 
     Small networks, and those with links that carry next to nothing, start several times and look at
     neighbours of the best answer twice. Others start once, and look at neighbours again if the
     last look changed their partition.
+
+    Returns:
+      The best answer. Where gateways are decided all searches come twice, first without, and there
+      are two: the best with control units as gateways, and the best of all.
     """
     starts = in_chunks(functools.partial(number_of_starts, least=config.starts))(problem)
+    laps = 2 if config.gateways else 1
 
     def search(state):
-        number, best = state
+        number, best, published = state
+        lap, place = number // len(_SEARCHES), number % len(_SEARCHES)
 
         def improve(problem, best):
-            return _search_once(problem, number, best, micro_batches, config)
+            own_config = config
+            if config.gateways:
+                own_config = config._replace(gateways=lap > 0)
+                published = jax.tree.map(jnp.zeros_like, problem.routes)
+                routes = _select(lap > 0, problem.routes, published)
+                problem = problem.replace(routes=routes)
+            return _search_once(problem, place, best, micro_batches, own_config)
 
-        looks_again = (starts > 1) | ((number == _FIRST_LOOK) & best.moved)
-        needed = jnp.where(number < _FIRST_LOOK, number < starts, looks_again)
+        looks_again = (starts > 1) | ((place == _FIRST_LOOK) & best.moved)
+        needed = jnp.where(place < _FIRST_LOOK, place < starts, looks_again)
         best = improve_in_chunks(improve, needed, problem, best)
-        return number + 1, best
+        return number + 1, best, _select(lap == 0, best.candidate, published)
 
     def start(problem, first):
         fixed = fix_decision(problem, first)
@@ -202,8 +209,15 @@ def _search(
         objective = exact_objective(fixed, candidate.logs)
         return _Best(candidate, objective, moved=jnp.zeros(objective.shape, bool))
 
-    state = jnp.zeros((), int), in_chunks(start)(problem, first)
-    return jax.lax.while_loop(lambda state: state[0] < len(_SEARCHES), search, state)[1].candidate
+    best = in_chunks(start)(problem, first)
+    state = jnp.zeros((), int), best, best.candidate
+    count = laps * len(_SEARCHES)
+    _, best, published = jax.lax.while_loop(lambda state: state[0] < count, search, state)
+    return [published, best.candidate][-laps:]
+
+
+def _select(condition: Array, chosen: T, other: T) -> T:
+    return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 
 
 def number_of_starts(problem: RoundProblem, least: int = 1) -> Array:
@@ -254,18 +268,19 @@ def _search_once(
 
     def stay():
         candidates = repeat(best.candidate, config.candidates)
-        if not config.gateways:
+        if config.gateways is False:
             return candidates
         # The best answer may be the published one, without broadcast.
         assert candidates.routes is not None
-        broadcast = candidates.routes.broadcast.at[1:].set(1)
+        broadcast = candidates.routes.broadcast
+        broadcast = broadcast.at[1:].set(jnp.where(config.gateways, 1, broadcast[1:]))
         return candidates._replace(routes=candidates.routes.replace(broadcast=broadcast))
 
     candidates = jax.lax.cond(looks, stay, start)
     first = jnp.where(looks, last - 1, 0)
     _, found = jax.lax.fori_loop(first, last + 1, take_turn, (candidates, best))
     better = found.objective < best.objective
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
+    return _select(better, found, best)
 
 
 def _column(name: str, micro_batches: int) -> list:

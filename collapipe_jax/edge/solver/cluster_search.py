@@ -106,7 +106,11 @@ def _side_by_side(leaf: Array) -> Array:
 
 
 def search_gateways(
-    problem: RoundProblem, routes: Routes, allocation: Allocation, coupling: Coupling
+    problem: RoundProblem,
+    routes: Routes,
+    allocation: Allocation,
+    coupling: Coupling,
+    others_too: Array | bool = True,
 ) -> ClusterCandidates:
     """:func:`search_clusters` with the gateways of the routes and the likeliest others.
 
@@ -115,6 +119,7 @@ def search_gateways(
       routes: of the incumbent, ``[N, R]`` and ``[R]``.
       allocation: as in :func:`search_clusters`.
       coupling: likewise.
+      others_too: whether there are these others; else their candidates have infinite cost.
     """
     others = likely_gateways(problem, _LIKELY_GATEWAYS, left_out=routes.gateway)
     gateways = jnp.concatenate([routes.gateway[None].astype(others.dtype), others])
@@ -122,6 +127,7 @@ def search_gateways(
     limit_w = problem.radio.d2e_power_max_w
     own = Uplinks(jnp.log(allocation.d2e_share), jnp.log(allocation.d2e_power / limit_w))
 
+    @jax.jit  # traced once, for its shapes and for the loop
     def search(gateway):
         through = problem.replace(routes=routes.replace(gateway=gateway))
         uplinks = uplinks_at(problem, own, routes.gateway, gateway)
@@ -131,7 +137,16 @@ def search_gateways(
         gateway, uplinks = repeat((gateway, uplinks), found.cost.shape[1])
         return found._replace(gateway=gateway, uplinks=uplinks)
 
-    return jax.tree.map(_side_by_side, jax.lax.map(search, gateways))
+    def search_one(place, found):
+        one = search(gateways[place])
+        return jax.tree.map(lambda all_of_them, own: all_of_them.at[place].set(own), found, one)
+
+    count = len(gateways)
+    shapes = jax.eval_shape(search, gateways[0])
+    none = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
+    none = none._replace(cost=jnp.full_like(none.cost, jnp.inf))
+    found = jax.lax.fori_loop(0, jnp.where(others_too, count, 1), search_one, none)
+    return jax.tree.map(_side_by_side, found)
 
 
 def diverse(found: ClusterCandidates, count: int) -> ClusterCandidates:

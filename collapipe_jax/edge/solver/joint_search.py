@@ -56,7 +56,8 @@ class SearchConfig(NamedTuple):
       cluster_candidates: partitions of a cluster, besides its own.
       cluster_steps: gradient steps on each of these, its cluster by itself.
       starts: of ``dssra``, at least. Small networks have more anyway.
-      gateways: whether gateways are decided; the problem then has routes to start from.
+      gateways: whether gateways are decided; the problem then has routes to start from. A scalar
+        that is no plain ``False`` says it for one program of both.
     """
 
     allocation_steps: tuple[int, ...] = (20, 20, 20, 40, 60)
@@ -64,7 +65,7 @@ class SearchConfig(NamedTuple):
     cluster_candidates: int = 8
     cluster_steps: int | Array = 8
     starts: int = 1
-    gateways: bool = False
+    gateways: bool | Array = False
 
 
 class Incumbent(NamedTuple):
@@ -129,9 +130,9 @@ def propose_partitions(
 
     # Every cluster by itself, at the interference of the incumbent.
     def search():
-        if config.gateways:
+        if config.gateways is not False:
             assert own.routes is not None
-            found = search_gateways(problem, own.routes, allocation, coupling)
+            found = search_gateways(problem, own.routes, allocation, coupling, config.gateways)
         else:
             found = search_clusters(problem, allocation, coupling)
         return diverse(found, config.cluster_candidates)

@@ -136,7 +136,7 @@ def neighbour_candidates(
     coupling: Coupling,
     count: int,
     fix: FixPartition = fix_partition,
-    gateways: bool = False,
+    gateways: Array | bool = False,
 ) -> ClusterCandidates:
     """The cheapest neighbours of every cluster by itself, with the inherited allocation.
 
@@ -144,14 +144,16 @@ def neighbour_candidates(
       problem: with batch axis ``[R]``.
       own: the decision, without an axis of candidates.
       coupling: to the other clusters.
-      count: how many at most.
+      count: how many of finite cost at most.
       fix: fixes a partition.
-      gateways: whether its own partition with another gateway is a neighbour, too.
+      gateways: whether its own partition with another gateway is a neighbour, too. An array asks
+        for one program of both.
     """
     others, gateway = neighbours(problem, own.segments, own.micro_batches), None
     partitions = others.possible.shape[1]
     problem, coupling = with_candidate_axis((problem, coupling))
-    if gateways:
+    has_gateways = gateways is not False
+    if has_gateways:
         assert own.routes is not None
         others, gateway = _with_gateways(problem, own, others)
         routes = Routes(gateway=gateway, broadcast=own.routes.broadcast[None])
@@ -174,15 +176,17 @@ def neighbour_candidates(
         log_power=logs.d2d_power,
         cost=jnp.where(others.possible, cost, jnp.inf),
         gateway=gateway,
-        uplinks=Uplinks(logs.d2e_share, logs.d2e_power) if gateways else None,
+        uplinks=Uplinks(logs.d2e_share, logs.d2e_power) if has_gateways else None,
     )
-    if not gateways:
+    if not has_gateways:
         return cheapest(found, count)
     # Before some gradient steps, over new links, the best of the gateways may cost the most.
     kept = min(_GATEWAYS, count // 2)
-    same = jax.tree.map(lambda leaf: leaf[..., :partitions, :], found)
-    moved = jax.tree.map(lambda leaf: leaf[..., partitions:, :], found)
-    return join(cheapest(same, count - kept), cheapest(moved, kept))
+    same = cheapest(jax.tree.map(lambda leaf: leaf[..., :partitions, :], found), count)
+    moved = cheapest(jax.tree.map(lambda leaf: leaf[..., partitions:, :], found), kept)
+    makes_room = gateways & (jnp.arange(same.cost.shape[1]) >= count - kept)[:, None]
+    same = same._replace(cost=jnp.where(makes_room, jnp.inf, same.cost))
+    return join(same, moved._replace(cost=jnp.where(gateways, moved.cost, jnp.inf)))
 
 
 def _with_gateways(

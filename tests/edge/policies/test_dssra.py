@@ -12,10 +12,14 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.policies import dssra as policies
 from collapipe_jax.edge.policies.alternating import alternating
 from collapipe_jax.edge.policies.baselines import titanic
-from collapipe_jax.edge.policies.dssra import SearchConfig, dssra, number_of_starts
+from collapipe_jax.edge.policies.dssra import (
+    SearchConfig,
+    dssra,
+    dssra_wide,
+    number_of_starts,
+)
 from collapipe_jax.edge.policies.greedy import greedy
 from collapipe_jax.edge.solver.allocate import (
     BROKEN,
@@ -311,23 +315,22 @@ def test_slopes_of_the_objective_go_through_the_cost_and_not_the_decision(solved
 
 @quick_jit
 @jax.vmap
-def widened(problem, published):
-    """The answer of `dssra_wide`, where that of `dssra` is known already."""
-    wide = policies._widen(problem, published, 8, LIGHT)
+def widened(problem):
+    """The answer with gateways, its cost, and whether it is feasible."""
+    wide = dssra_wide(problem, config=LIGHT)
     return wide, evaluate(problem, wide.decision), is_feasible(problem, wide.decision)
 
 
 @pytest.fixture(scope="module")
 def published(solved):
-    """Some networks, and answers in which control units are the gateways."""
+    """Some networks, and their answers without gateways."""
     places = [place for place in range(NETWORKS) if KINDS[place % len(KINDS)] in WIDE_KINDS]
     return pick(solved[:2], np.array(places[::2]))
 
 
 @pytest.fixture(scope="module")
 def wide(published):
-    problem, found = published
-    return jax.device_get(widened(problem, found.decision))
+    return jax.device_get(widened(published[0]))
 
 
 def test_decisions_with_gateways_are_feasible_and_cost_what_they_say(wide):
@@ -353,9 +356,8 @@ def test_no_answer_with_gateways_is_worse_than_the_published_one_and_many_are_be
 
 def test_gateways_of_other_networks_are_not_compiled_again(published, wide):
     order = np.arange(len(wide[2]))[::-1]
-    problem, found = pick(published, order)
     with compiles(widened, 0):
-        turned, *_ = widened(problem, found.decision)
+        turned, *_ = widened(pick(published[0], order))
     for one, other in zip(jax.tree.leaves(turned), jax.tree.leaves(wide[0]), strict=True):
         np.testing.assert_array_equal(one[::-1], other)
 

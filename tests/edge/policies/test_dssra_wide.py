@@ -6,13 +6,11 @@ import jax
 import numpy as np
 import pytest
 from support.compilations import compiles
-from support.compiled import evaluate
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import Routes
 from collapipe_jax.edge.cost.feasibility import is_feasible
-from collapipe_jax.edge.policies import dssra as policies
 from collapipe_jax.edge.policies.dssra import SearchConfig, dssra, dssra_wide
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.edge.solver.gateways import likeliest_routes
@@ -47,42 +45,18 @@ def with_routes(problem, routes):
     return found, is_feasible(problem, found.decision)
 
 
-@quick_jit
-@jax.vmap
-def widened(problem, published):
-    """The answer of :func:`dssra_wide`, where that of :func:`dssra` is known already."""
-    wide = policies._widen(problem, published.decision, 8, LIGHT)
-    return wide, evaluate(problem, wide.decision), is_feasible(problem, wide.decision)
-
-
-@pytest.fixture(scope="module")
-def published(networks):
-    """Control units are the gateways, and parameters do not come by broadcast."""
+@pytest.mark.slow
+def test_the_routes_of_control_units_are_those_of_the_published_method(networks):
     gateway, broadcast = np.zeros((NETWORKS, CLUSTERS), np.int32), np.zeros(NETWORKS, np.float32)
-    routes = Routes(gateway=gateway, broadcast=broadcast)
-    return jax.device_get(with_routes(networks, routes)[0])
-
-
-@pytest.fixture(scope="module")
-def found(networks, published):
-    return jax.device_get(widened(networks, published))
-
-
-@pytest.mark.slow
-def test_the_published_answer_is_found_without_routes_and_begins_the_search(
-    networks, published, found
-):
-    alone, whole = (
-        quick_jit(jax.vmap(lambda problem, policy=policy: policy(problem, config=LIGHT)))(networks)
-        for policy in (dssra, dssra_wide)
-    )
+    published = with_routes(networks, Routes(gateway=gateway, broadcast=broadcast))[0]
+    alone = quick_jit(jax.vmap(lambda problem: dssra(problem, config=LIGHT)))(networks)
     np.testing.assert_allclose(alone.objective, published.objective, rtol=1e-3)
-    np.testing.assert_allclose(whole.objective, found[0].objective, rtol=1e-3)
 
 
 @pytest.mark.slow
-def test_gateways_are_as_good_as_the_best_of_all_by_brute_force(networks, found):
+def test_gateways_are_as_good_as_the_best_of_all_by_brute_force(networks):
     """Of a light search, which may miss a network that fades."""
+    found = quick_jit(jax.vmap(lambda problem: dssra_wide(problem, config=LIGHT)))(networks)
     every = np.array(list(itertools.product(range(DEVICES + 1), repeat=CLUSTERS)), np.int32)
     few = 9
     pairs = [(network, gateway) for network in range(few) for gateway in every]
@@ -94,7 +68,7 @@ def test_gateways_are_as_good_as_the_best_of_all_by_brute_force(networks, found)
         finite = feasible & np.isfinite(solution.objective)
         objectives.append(np.where(finite, solution.objective, np.inf))
     best = np.concatenate(objectives).reshape(few, -1).min(axis=1)
-    ratio = found[0].objective[:few] / best
+    ratio = found.objective[:few] / best
     assert np.median(ratio) < 1.001
     assert np.sum(ratio > 1.01) <= 1
 
