@@ -5,8 +5,9 @@
 On the networks of the configuration ``paper``, but for ``mobility`` on those of ``default``: their
 rounds last about as long as dynamics.round_interval_s. Rounds of ``paper`` last minutes, in which a
 pedestrian crosses the disc of its cluster several times: any walk would look alike there.
-``sensitivity`` has choices that could have been made otherwise, ``left_out`` what costs leave out
-by default. A number of clusters or devices is a program of its own and takes minutes to compile.
+``sensitivity`` has choices that could have been made otherwise, ``conditions`` other surroundings
+of the network, ``left_out`` what costs leave out by default. A number of clusters or devices is a
+program of its own and takes minutes to compile.
 """
 
 from typing import Any
@@ -102,6 +103,19 @@ SWEEPS = {
             ("16 local steps", {"training.local_steps": 16}),
             ("64 local steps", {"training.local_steps": 64}),
             ("80 MHz", {"radio.d2e_bandwidth_hz": 80e6}),
+        ],
+    ),
+    "conditions": (
+        "Condition",
+        False,
+        [
+            ("as in paper.py", {}),
+            # ``paper:reuse``
+            ("neighbours on the same carrier", paper.REUSE),
+            ("D2D links with sight", {"propagation.d2d_path_loss": "tr36843_outdoor"}),
+            ("clusters as unlike as measured", {"learning.gradient_heterogeneity": 0.03}),
+            ("attempts without limit", {"radio.retransmissions": "reliable"}),
+            ("one device in five absent", {"dynamics.availability": 0.8}),
         ],
     ),
     "left_out": (

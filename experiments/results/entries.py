@@ -318,6 +318,17 @@ ENTRIES = {
         of_sweep,
         tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
     ),
+    "conditions": Entry(
+        "the same policies in other surroundings",
+        (
+            ".venv/bin/collapipe sweep --config=configs/sweeps.py:conditions --rounds=20 "
+            "--realisations=32 --workdir=FOLDER --policies=dssra,dssra_wide,static_pipeline,"
+            "titanic_pipelined,selected_fl,splitfed",
+        ),
+        15,
+        of_sweep,
+        tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
+    ),
     "memory": Entry(
         "the claims of the paper against the memory that training has",
         (

@@ -33,6 +33,8 @@ from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.default import Config
 
 VARIANTS = ("", "rich", "transformer", "lowband", "reuse")
+# docs/system-model.md, section 2: 7 dB over thermal noise, and six base stations at 1 km.
+REUSE = {"radio.d2e_interference_w": 1e-12, "radio.downlink_interference_w": 4e-11}
 
 
 def get_config(variant: str = "") -> Config:
@@ -65,6 +67,5 @@ def get_config(variant: str = "") -> Config:
         config.radio.d2e_bandwidth_hz = 5e6  # the narrowest common LTE carrier
         config.training.local_steps = 1
     elif variant == "reuse":
-        # docs/system-model.md, section 2: 7 dB over thermal noise, and six base stations at 1 km.
-        config.radio.update({"d2e_interference_w": 1e-12, "downlink_interference_w": 4e-11})
+        config.update_from_flattened_dict(REUSE)
     return config
