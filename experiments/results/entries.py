@@ -424,10 +424,10 @@ ENTRIES = {
     "dynamic": Entry(
         "training in equal simulated time while devices walk, and one in five is absent",
         (
-            _dynamic("quickstart", 5, "--rates=1,2"),
+            _dynamic("quickstart", 3),
             _dynamic(
                 "clinc150",
-                3,
+                1,
                 "--config.training.rounds=100 --config.training.warmup_steps=50",
                 "--config.evaluation.every_rounds=10",
             ),
