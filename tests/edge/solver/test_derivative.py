@@ -54,6 +54,15 @@ class Case:
     temperature: float = 0.1
 
 
+ERGODIC = "reliable, ergodic, routes, half duplex, secure, coupled, caps"
+ALL_PARTS = Case(
+    retransmissions="reliable",
+    routes=True,
+    duplex="half",
+    secure=True,
+    coupled=True,
+    caps=True,
+)
 CASES = {
     "mean": Case(),
     "ergodic": Case(rate_law="ergodic"),
@@ -92,26 +101,10 @@ CASES = {
     "routes, half duplex, secure, coupled, caps": Case(
         routes=True, duplex="half", secure=True, coupled=True, caps=True
     ),
-    "reliable, routes, half duplex, secure, coupled, caps": Case(
-        retransmissions="reliable",
-        routes=True,
-        duplex="half",
-        secure=True,
-        coupled=True,
-        caps=True,
-    ),
-    "reliable, ergodic, routes, half duplex, secure, coupled, caps": Case(
-        rate_law="ergodic",
-        retransmissions="reliable",
-        routes=True,
-        duplex="half",
-        secure=True,
-        coupled=True,
-        caps=True,
-    ),
+    "reliable, routes, half duplex, secure, coupled, caps": ALL_PARTS,
+    ERGODIC: dataclasses.replace(ALL_PARTS, rate_law="ergodic"),
     "another temperature": Case(temperature=0.23),
 }
-ALL_PARTS = "reliable, ergodic, routes, half duplex, secure, coupled, caps"
 QUICK = ("mean", "above the ceiling", "below the ceiling", "amplifiers", "idle power", "receiving")
 QUICK += ("coupled, caps",)
 """The first have one program, the last has other parts; all are together in a slow case."""
@@ -271,7 +264,7 @@ def test_the_slope_is_that_of_automatic_differentiation(name):
 
 
 @pytest.mark.parametrize(
-    "name", cases("above the ceiling", "below the ceiling", "coupled, caps", ALL_PARTS)
+    "name", cases("above the ceiling", "below the ceiling", "coupled, caps", ERGODIC)
 )
 def test_the_drawn_cases_are_what_their_names_say(name):
     case = CASES[name]
@@ -294,7 +287,7 @@ def test_the_drawn_cases_are_what_their_names_say(name):
         assert 0.1 < np.mean(latency_s > round_s) < 0.9
 
 
-@pytest.mark.parametrize("name", cases("coupled, caps", ALL_PARTS))
+@pytest.mark.parametrize("name", cases("coupled, caps", ERGODIC))
 def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other(name):
     case = CASES[name]
     arguments, *_ = draw_all(case)
