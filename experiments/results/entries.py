@@ -181,7 +181,7 @@ _AGAINST_DRIFT = {
     "averaged_moments": "--config.training.client_moments=average",
     "scaffold": "--config.training.control_variates=True",
 }
-_DYNAMIC = "--config.dynamics.availability=0.8 --config.dynamics.speed_m_per_s=1.4"
+_PIPELINES = "dssra,dssra_wide,dssra_offline,static_pipeline"
 _SHORT_RUN = "--config.training.rounds=4 --config.training.warmup_steps=2 --seeds=2"
 
 
@@ -202,11 +202,11 @@ def _race(name: str, score: str, minutes: float, rounds: int, rates: str, *other
     )
 
 
-def _dynamic(name: str, seeds: int, *other: str) -> str:
+def _dynamic(name: str, policies: str, *other: str) -> str:
     words = (
         f".venv/bin/python -m experiments.studies.race --config={name} --workdir=FOLDER/{name}",
-        f"--equal=time --seeds={seeds} {_DYNAMIC}",
-        "--policies=dssra,dssra_wide,dssra_offline,static_pipeline,splitfed,selected_fl",
+        "--equal=time --config.dynamics.availability=0.8 --config.dynamics.speed_m_per_s=1.4",
+        f"--policies={policies}",
         *other,
     )
     return " ".join(words)
@@ -424,10 +424,10 @@ ENTRIES = {
     "dynamic": Entry(
         "training in equal simulated time while devices walk, and one in five is absent",
         (
-            _dynamic("quickstart", 3),
+            _dynamic("quickstart", f"{_PIPELINES},splitfed,selected_fl", "--seeds=3"),
             _dynamic(
                 "clinc150",
-                1,
+                _PIPELINES,
                 "--config.training.rounds=100 --config.training.warmup_steps=50",
                 "--config.evaluation.every_rounds=10",
             ),
