@@ -8,7 +8,7 @@ hides the difference.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+
+T = TypeVar("T")
 
 _CHUNK = {"cpu": 64}
 """Problems at a time: a working set that stays in a core's cache."""
@@ -138,7 +140,7 @@ def improve_in_chunks(improve: Callable, needed: Array, problem, answer):
         chosen = order[jnp.minimum(number * chunk + jnp.arange(chunk), batch - 1)]
         before = _take(answer, chosen)
         after = improve(_take(problem, chosen), before)
-        after = jax.tree.map(lambda a, b: jnp.where(needed[chosen], a, b), after, before)
+        after = select(needed[chosen], after, before)
         return jax.tree.map(lambda leaf, new: leaf.at[..., chosen].set(new), answer, after)
 
     return jax.lax.fori_loop(0, chunks, improve_chunk, answer)
@@ -196,6 +198,11 @@ def fusion_barrier(tree):
         return values / jax.lax.optimization_barrier(jnp.ones_like(values))
 
     return jax.tree.map(keep, tree)
+
+
+def select(condition: Array, chosen: T, other: T) -> T:
+    """Leaves of one tree where a condition holds, else of another."""
+    return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 
 
 def stack(trees: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.core.batch_axis import batch_last, sum_nodes
+from collapipe_jax.core.batch_axis import batch_last, select, sum_nodes
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import pass_times, set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision
@@ -135,7 +135,7 @@ def _turn(problem: RoundProblem, state: _State, decides: Sequence[str]) -> _Stat
     objective = exact_objective(fixed, point.logs)
     falls = ~state.settled & (objective < state.objective)
     return _State(
-        point=jax.tree.map(lambda new, old: jnp.where(falls, new, old), point, state.point),
+        point=select(falls, point, state.point),
         objective=jnp.where(falls, objective, state.objective),
         settled=~(falls & (objective < (1.0 - _SETTLED) * state.objective)),
         turn=state.turn + 1,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.core.batch_axis import batch_last, sum_nodes
+from collapipe_jax.core.batch_axis import batch_last, select, sum_nodes
 from collapipe_jax.edge.cost.decision import (
     Allocation,
     Decision,
@@ -106,7 +106,7 @@ def descend(
         point = state.ahead, state.weights
         if with_evaluation:  # of the best point last: in the loop it is compiled once
             best = state.best.logs, state.best.weights
-            point = jax.tree.map(lambda a, b: jnp.where(number == steps, a, b), best, point)
+            point = select(number == steps, best, point)
         logs, weights = point
         found = evaluate(logs, weights)
         here = Descent(logs, weights, found.objective, found.cluster_latency_s)
@@ -181,8 +181,7 @@ def _overshot(state: _State, found: Evaluation, capped: bool) -> Array:
 
 
 def _better(new: Descent, old: Descent) -> Descent:
-    wins = new.objective < old.objective
-    return jax.tree.map(lambda one, other: jnp.where(wins, one, other), new, old)
+    return select(new.objective < old.objective, new, old)
 
 
 def _along(slope: Allocation, new: Allocation, old: Allocation) -> Array:
@@ -285,7 +284,7 @@ def allocate(problem: RoundProblem, decision: Decision, steps: int = 200) -> Sol
     found = solve(*jax.lax.stop_gradient((problem, decision)))
     start = evaluate(problem, decision).objective
     better, decision = found.objective < start, decision.replace(routes=found.decision.routes)
-    chosen = jax.tree.map(lambda new, old: jnp.where(better, new, old), found.decision, decision)
+    chosen = select(better, found.decision, decision)
     return found._replace(decision=chosen, objective=jnp.minimum(found.objective, start))
 
 
