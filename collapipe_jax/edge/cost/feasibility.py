@@ -121,8 +121,7 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
     if isinstance(decision, ClientDecision):
         return _client_violations(problem, decision)
     work, radio, segments = problem.workload, problem.radio, decision.segments
-    routes = problem.routes if decision.routes is None else decision.routes
-    chain = chain_of(problem.replace(routes=routes), jnp.swapaxes(segments, 0, 1))
+    chain = chain_of(problem.with_routes_of(decision), jnp.swapaxes(segments, 0, 1))
     used = jax.tree.map(jnp.transpose, chain.used)
     participates = used.d2e_share
     allowed = decision.micro_batches[:, None] == work.micro_batch_choices[None, :]
@@ -146,7 +145,7 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
 
 def has_gateway(problem: RoundProblem, decision: Decision) -> Bool[Array, " N"]:
     """Clusters whose gateway is their control unit, or an available device."""
-    routes = problem.routes if decision.routes is None else decision.routes
+    routes = problem.with_routes_of(decision).routes
     if routes is None:
         return jnp.ones(problem.clusters, bool)
     is_there = problem.compute.memory_bytes > 0

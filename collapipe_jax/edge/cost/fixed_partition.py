@@ -261,8 +261,7 @@ def broadcast_time_s(
 
 def fix_decision(problem: RoundProblem, decision: Decision) -> FixedPartition:
     """Coefficients of a round whose partition and routes are the decision's."""
-    if decision.routes is not None:
-        problem = problem.replace(routes=decision.routes)
+    problem = problem.with_routes_of(decision)
     return fix_partition(problem, *decision_partition(decision))
 
 

@@ -174,6 +174,10 @@ class RoundProblem(Struct):
             energy_queue=jnp.swapaxes(control.energy_queue, 0, 1),
         )
 
+    def with_routes_of(self, decision: Decision) -> "RoundProblem":
+        """The problem with the routes of a decision, if it has any."""
+        return self if decision.routes is None else self.replace(routes=decision.routes)
+
     def with_cut(self, server_blocks: ArrayLike) -> "RoundProblem":
         """The problem with another number of last blocks at the edge server."""
         blocks = jnp.asarray(server_blocks)
