@@ -13,6 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int
 
+from collapipe_jax.core.batch_axis import select
 from collapipe_jax.core.errors import InputError, require_kind
 from collapipe_jax.edge.control.queues import Queues, effective_queues, empty_queues, update_queues
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
@@ -200,13 +201,16 @@ def step(
 def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemState, SystemRound]:
     """Observe, decide by a policy, and carry the decision out."""
     _, policy_key, _ = jax.random.split(environment.key, 3)
-    problem = observe(environment)
-    if isinstance(policy, OfflinePolicy):
-        decision = policy(policy_key, environment.system.mean_problem)
-        decision = without_absent(problem, decision)
-    else:
-        decision = policy(policy_key, problem)
-    return _carry_out(environment, problem, decision)
+    problem, policy = observe(environment), settled(policy, environment.system)
+    return _carry_out(environment, problem, policy(policy_key, problem))
+
+
+def settled(policy: Policy, system: EdgeSystem) -> Policy:
+    """The policy for all rounds of a system; an offline one decides here, once."""
+    if not isinstance(policy, OfflinePolicy):
+        return policy
+    decision = policy.decide(system.mean_problem)
+    return lambda key, problem: without_absent(problem, decision)
 
 
 def _carry_out(
@@ -283,6 +287,8 @@ def _scan_rounds(
     rounds: int,
     output: Callable[[Environment, SystemRound], Any],
 ) -> Any:
+    policy = settled(policy, start.system)
+
     def one(state, key):
         before = Environment(start.system, state, key)
         state, record = simulate_round(before, policy)
@@ -335,11 +341,11 @@ def _scan_cuts_and_rounds(
         (state, values), (number, key) = carry, turn
         is_trial = number < len(cuts)
         tried = try_cut(start.system, cuts[number])
-        system = _select(is_trial, tried, start.system.with_cut(cuts[best_cut(values)]))
+        system = select(is_trial, tried, start.system.with_cut(cuts[best_cut(values)]))
         after, record = simulate_round(Environment(system, state, key), policy)
         value = cut_value(record.cost, record.violations)
         known = jax.tree.map(lambda all_, own: all_.at[number].set(own), values, value)
-        return _select(is_trial, (state, known), (after, values)), record
+        return select(is_trial, (state, known), (after, values)), record
 
     keys = jax.random.split(start.key, rounds)
     # Every cut is tried under the fading of the first round.
@@ -348,10 +354,6 @@ def _scan_cuts_and_rounds(
     turns = jnp.arange(len(keys)), keys
     records = jax.lax.scan(one, (start.state, unknown), turns)[1]
     return jax.tree.map(lambda leaf: leaf[len(cuts) :], records)
-
-
-def _select(condition: Array, chosen: Any, other: Any) -> Any:
-    return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 
 
 def _faded_radio(system: EdgeSystem, state: SystemState) -> Radio:

@@ -142,7 +142,7 @@ def test_some_there():
     np.testing.assert_array_equal(spent == 0, absent)
 
 
-ONCE = OfflinePolicy(policy)
+ONCE = OfflinePolicy(functools.partial(policy, None))
 
 
 @jax.jit

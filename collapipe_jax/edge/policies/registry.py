@@ -86,21 +86,12 @@ class OfflinePolicy:
     out in which an active device is absent.
     """
 
-    decide: Callable[..., Any]
+    decide: Callable[[RoundProblem], Any]
 
     def __call__(self, key: Array, problem: RoundProblem) -> Decision:
         """Decide for a problem, whose fades and queues are taken for lasting ones."""
-        return self.decide(key, problem)
-
-
-def with_arguments(policy: Callable[..., Any], *arguments: Any) -> Policy:
-    """A policy with the last of its arguments, which is offline if that one is."""
-    decide = policy.decide if isinstance(policy, OfflinePolicy) else policy
-
-    def decided(key: Array, problem: RoundProblem) -> Any:
-        return decide(key, problem, *arguments)
-
-    return OfflinePolicy(decided) if isinstance(policy, OfflinePolicy) else decided
+        del key
+        return self.decide(problem)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,14 +293,18 @@ def _policy(name: str, entry: PolicyEntry, **options: Any) -> Policy:
             raise InputError("policy.name", name, f"it returned {found}", remedy)
         return decision
 
-    return OfflinePolicy(policy) if entry.offline else policy
+    if not entry.offline:
+        return policy
+    no_key: Any = None  # it takes none
+    return OfflinePolicy(functools.partial(policy, no_key))
 
 
 def _check_parameters(name: str, entry: PolicyEntry, options: Mapping[str, Any]) -> None:
-    """Refuse a function that does not take what it is given, or clients that decide once."""
-    if entry.offline and entry.by_clients:
-        problem, remedy = "both offline and by_clients", "Leave one of them out"
-        raise InputError("policy.name", name, problem, remedy)
+    """Refuse an entry whose fields contradict, or whose function does not take what it is given."""
+    for other in ("random", "by_clients"):
+        if entry.offline and getattr(entry, other):
+            problem, remedy = f"both offline and {other}", "Leave one of them out"
+            raise InputError("policy.name", name, problem, remedy)
     given = ("key", "problem") if entry.random else ("problem",)
     try:
         parameters = inspect.signature(entry.decide)

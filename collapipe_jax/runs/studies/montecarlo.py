@@ -23,7 +23,7 @@ from collapipe_jax.core.quantity import check_array
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.core.stopping import stop_between_steps
 from collapipe_jax.edge.environment import SystemRound, reset, simulate
-from collapipe_jax.edge.policies.registry import Policy, make_policy, with_arguments
+from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.system import cuts_of
 from collapipe_jax.runs.results.experiment import Results, Variable
@@ -83,7 +83,11 @@ def simulate_reduced(
 
     They have the keys ``keys [R]`` and are numbered ``rows [R]``.
     """
-    decide = with_arguments(policy, *arguments)
+
+    def with_arguments(key, problem):
+        return policy(key, problem, *arguments)
+
+    decide = with_arguments if arguments else policy
 
     def realisation(key, row):
         start = reset(key, params, row)

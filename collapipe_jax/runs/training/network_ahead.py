@@ -24,6 +24,7 @@ from collapipe_jax.edge.environment import (
     best_cut,
     cut_value,
     initial_state,
+    settled,
     simulate_round,
     try_cut,
 )
@@ -212,9 +213,10 @@ def _decide_window(
 
     def decide(given: tuple[EdgeSystem, SystemState, Array, Array]) -> NetworkRound:
         system, start, keys, count = given
+        decides = settled(policy, system)
 
         def simulate(state: SystemState, key: Array) -> NetworkRound:
-            return simulate_round(Environment(system, state, key), policy)
+            return simulate_round(Environment(system, state, key), decides)
 
         def one(place: Array, carry: tuple[SystemState, NetworkRound]) -> tuple:
             state, rounds = carry

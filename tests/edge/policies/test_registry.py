@@ -11,10 +11,8 @@ from collapipe_jax.edge.cost.decision import ClientDecision, Decision
 from collapipe_jax.edge.policies.registry import (
     _WHOLE_MODELS,
     POLICIES,
-    OfflinePolicy,
     PolicyEntry,
     make_policy,
-    with_arguments,
 )
 
 CLIENT_POLICIES = [name for name, entry in POLICIES.items() if entry.by_clients]
@@ -109,6 +107,7 @@ def test_an_unknown_policy_is_named_with_the_known_ones():
         ),
         (PolicyEntry(lambda problem: None, random=True), "given .key, problem.. Define decide"),
         (PolicyEntry(lambda problem: None, offline=True, by_clients=True), "both offline and by_"),
+        (PolicyEntry(lambda problem: None, offline=True, random=True), "both offline and random"),
     ],
 )
 def test_a_wrong_policy_of_ones_own_is_named(entry, told, monkeypatch):
@@ -129,11 +128,3 @@ def test_every_policy_has_its_rule_on_the_page():
     page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
     for name in POLICIES:
         assert f"| `{name}` |" in page
-
-
-@pytest.mark.parametrize("kind", [lambda decide: decide, OfflinePolicy])
-def test_the_last_arguments_of_a_policy_leave_it_online_or_offline(kind):
-    policy = kind(lambda key, problem, *others: (key, problem, *others))
-    given = with_arguments(policy, "third", "fourth")
-    assert isinstance(given, OfflinePolicy) == isinstance(policy, OfflinePolicy)
-    assert given("key", "problem") == ("key", "problem", "third", "fourth")
