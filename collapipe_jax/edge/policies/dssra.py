@@ -8,13 +8,13 @@ none is better. docs/dssra.md derives all.
 """
 
 import functools
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from collapipe_jax.core.batch_axis import batch_last, improve_in_chunks, in_chunks
+from collapipe_jax.core.batch_axis import batch_last, improve_in_chunks, in_chunks, select
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import (
     Chain,
@@ -56,8 +56,6 @@ from collapipe_jax.edge.solver.gateways import control_unit_routes, likeliest_ro
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
 
 DEFAULT_SEARCH = SearchConfig()
-
-T = TypeVar("T")
 
 
 class _Search(NamedTuple):
@@ -183,25 +181,24 @@ def _search(
       are two: the best with control units as gateways, and the best of all.
     """
     starts = in_chunks(functools.partial(number_of_starts, least=config.starts))(problem)
-    laps = 2 if config.gateways else 1
+    laps = 1 if config.gateways is None else 2
 
     def search(state):
         number, best, published = state
         lap, place = number // len(_SEARCHES), number % len(_SEARCHES)
 
         def improve(problem, best):
-            own_config = config
-            if config.gateways:
-                own_config = config._replace(gateways=lap > 0)
-                published = jax.tree.map(jnp.zeros_like, problem.routes)
-                routes = _select(lap > 0, problem.routes, published)
-                problem = problem.replace(routes=routes)
-            return _search_once(problem, place, best, micro_batches, own_config)
+            if config.gateways is None:
+                return _search_once(problem, place, best, micro_batches, config)
+            # Numbers of control units, and no broadcast, are zeros.
+            routes = select(lap > 0, problem.routes, jax.tree.map(jnp.zeros_like, problem.routes))
+            problem, own = problem.replace(routes=routes), config._replace(gateways=lap > 0)
+            return _search_once(problem, place, best, micro_batches, own)
 
         looks_again = (starts > 1) | ((place == _FIRST_LOOK) & best.moved)
         needed = jnp.where(place < _FIRST_LOOK, place < starts, looks_again)
         best = improve_in_chunks(improve, needed, problem, best)
-        return number + 1, best, _select(lap == 0, best.candidate, published)
+        return number + 1, best, select(lap == 0, best.candidate, published)
 
     def start(problem, first):
         fixed = fix_decision(problem, first)
@@ -214,10 +211,6 @@ def _search(
     count = laps * len(_SEARCHES)
     _, best, published = jax.lax.while_loop(lambda state: state[0] < count, search, state)
     return [published, best.candidate][-laps:]
-
-
-def _select(condition: Array, chosen: T, other: T) -> T:
-    return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 
 
 def number_of_starts(problem: RoundProblem, least: int = 1) -> Array:
@@ -268,7 +261,7 @@ def _search_once(
 
     def stay():
         candidates = repeat(best.candidate, config.candidates)
-        if config.gateways is False:
+        if config.gateways is None:
             return candidates
         # The best answer may be the published one, without broadcast.
         assert candidates.routes is not None
@@ -279,8 +272,7 @@ def _search_once(
     candidates = jax.lax.cond(looks, stay, start)
     first = jnp.where(looks, last - 1, 0)
     _, found = jax.lax.fori_loop(first, last + 1, take_turn, (candidates, best))
-    better = found.objective < best.objective
-    return _select(better, found, best)
+    return select(found.objective < best.objective, found, best)
 
 
 def _column(name: str, micro_batches: int) -> list:
@@ -372,7 +364,7 @@ def previous_partition(problem: RoundProblem, fallback: Decision) -> Decision:
         switching = problem.switching
         before = with_equal_allocation(problem, switching.segments, switching.micro_batches)
         possible = is_feasible(problem, before)
-        return jax.tree.map(lambda a, b: jnp.where(possible, a, b), before, fallback)
+        return select(possible, before, fallback)
 
     return jax.vmap(one, in_axes=-1, out_axes=-1)(problem, fallback)
 
@@ -384,4 +376,4 @@ def _apply_hysteresis(
     assert problem.switching is not None
     stays = allocate_batch(problem, before, steps)
     switches = found.objective < (1.0 - problem.switching.hysteresis) * stays.objective
-    return jax.tree.map(lambda new, old: jnp.where(switches, new, old), found, stays)
+    return select(switches, found, stays)

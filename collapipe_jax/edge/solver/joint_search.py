@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.core.batch_axis import max_nodes
+from collapipe_jax.core.batch_axis import max_nodes, select
 from collapipe_jax.edge.cost.decision import Allocation, Routes
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.link_quality import received_interference_w
@@ -56,8 +56,8 @@ class SearchConfig(NamedTuple):
       cluster_candidates: partitions of a cluster, besides its own.
       cluster_steps: gradient steps on each of these, its cluster by itself.
       starts: of ``dssra``, at least. Small networks have more anyway.
-      gateways: whether gateways are decided; the problem then has routes to start from. A scalar
-        that is no plain ``False`` says it for one program of both.
+      gateways: whether gateways are decided, from those of the problem's routes on. A scalar, so
+        that one program searches with and without; None where there is nothing to decide.
     """
 
     allocation_steps: tuple[int, ...] = (20, 20, 20, 40, 60)
@@ -65,7 +65,7 @@ class SearchConfig(NamedTuple):
     cluster_candidates: int = 8
     cluster_steps: int | Array = 8
     starts: int = 1
-    gateways: bool | Array = False
+    gateways: bool | Array | None = None
 
 
 class Incumbent(NamedTuple):
@@ -130,7 +130,7 @@ def propose_partitions(
 
     # Every cluster by itself, at the interference of the incumbent.
     def search():
-        if config.gateways is not False:
+        if config.gateways is not None:
             assert own.routes is not None
             found = search_gateways(problem, own.routes, allocation, coupling, config.gateways)
         else:
@@ -187,11 +187,9 @@ def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
     uplinks = repeat(Uplinks(incumbent.logs.d2e_share, incumbent.logs.d2e_power), count)
     if routes is not None:
         gateway = repeat(routes.gateway, count)
-        if found.gateway is not None:
-            decided = found.gateway, found.uplinks
-            gateway, uplinks = jax.tree.map(
-                lambda new, old: jnp.where(possible, new, old), decided, (gateway, uplinks)
-            )
+        if found.gateway is not None and found.uplinks is not None:
+            gateway = jnp.where(possible, found.gateway, gateway)
+            uplinks = select(possible, found.uplinks, uplinks)
         routes = Routes(gateway=gateway, broadcast=repeat(routes.broadcast, count))
     others = (
         jnp.where(possible, found.segments, own[0]),

@@ -136,7 +136,7 @@ def neighbour_candidates(
     coupling: Coupling,
     count: int,
     fix: FixPartition = fix_partition,
-    gateways: Array | bool = False,
+    gateways: bool | Array | None = None,
 ) -> ClusterCandidates:
     """The cheapest neighbours of every cluster by itself, with the inherited allocation.
 
@@ -146,14 +146,13 @@ def neighbour_candidates(
       coupling: to the other clusters.
       count: how many of finite cost at most.
       fix: fixes a partition.
-      gateways: whether its own partition with another gateway is a neighbour, too. An array asks
-        for one program of both.
+      gateways: whether its own partition with another gateway is a neighbour, too, as in
+        :class:`SearchConfig`.
     """
     others, gateway = neighbours(problem, own.segments, own.micro_batches), None
     partitions = others.possible.shape[1]
     problem, coupling = with_candidate_axis((problem, coupling))
-    has_gateways = gateways is not False
-    if has_gateways:
+    if gateways is not None:
         assert own.routes is not None
         others, gateway = _with_gateways(problem, own, others)
         routes = Routes(gateway=gateway, broadcast=own.routes.broadcast[None])
@@ -176,9 +175,9 @@ def neighbour_candidates(
         log_power=logs.d2d_power,
         cost=jnp.where(others.possible, cost, jnp.inf),
         gateway=gateway,
-        uplinks=Uplinks(logs.d2e_share, logs.d2e_power) if has_gateways else None,
+        uplinks=Uplinks(logs.d2e_share, logs.d2e_power) if gateways is not None else None,
     )
-    if not has_gateways:
+    if gateways is None:
         return cheapest(found, count)
     # Before some gradient steps, over new links, the best of the gateways may cost the most.
     kept = min(_GATEWAYS, count // 2)
