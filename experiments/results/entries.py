@@ -186,15 +186,16 @@ _SHORT_RUN = "--config.training.rounds=4 --config.training.warmup_steps=2 --seed
 
 
 def _race(name: str, score: str, minutes: float, rounds: int, rates: str, *other: str) -> Entry:
-    words = (
-        f".venv/bin/python -m experiments.studies.race --config={name} --workdir=FOLDER",
-        f"--equal=time --seeds=5 --rates={rates} --policies={_RACERS}",
+    command = _race_command(
+        name,
+        "FOLDER",
+        f"--seeds=5 --rates={rates} --policies={_RACERS}",
         f"--config.training.rounds={rounds} --config.training.warmup_steps=100",
         *other,
     )
     return Entry(
         f"{score} in equal simulated time",
-        (" ".join(words),),
+        (command,),
         minutes,
         of_race,
         (*_EDGE, *_LEARNING),
@@ -202,14 +203,18 @@ def _race(name: str, score: str, minutes: float, rounds: int, rates: str, *other
     )
 
 
-def _dynamic(name: str, policies: str, *other: str) -> str:
-    words = (
-        f".venv/bin/python -m experiments.studies.race --config={name} --workdir=FOLDER/{name}",
-        "--equal=time --config.dynamics.availability=0.8 --config.dynamics.speed_m_per_s=1.4",
-        f"--policies={policies}",
+def _dynamic(name: str, *other: str) -> str:
+    return _race_command(
+        name,
+        f"FOLDER/{name}",
+        "--config.dynamics.availability=0.8 --config.dynamics.speed_m_per_s=1.4",
         *other,
     )
-    return " ".join(words)
+
+
+def _race_command(name: str, folder: str, *other: str) -> str:
+    race = ".venv/bin/python -m experiments.studies.race"
+    return " ".join((f"{race} --config={name} --workdir={folder} --equal=time", *other))
 
 
 def _gap(name: str, rates: str) -> str:
@@ -424,10 +429,10 @@ ENTRIES = {
     "dynamic": Entry(
         "training in equal simulated time while devices walk, and one in five is absent",
         (
-            _dynamic("quickstart", f"{_PIPELINES},splitfed,selected_fl", "--seeds=3"),
+            _dynamic("quickstart", f"--policies={_PIPELINES},splitfed,selected_fl", "--seeds=3"),
             _dynamic(
                 "clinc150",
-                _PIPELINES,
+                f"--policies={_PIPELINES}",
                 "--config.training.rounds=100 --config.training.warmup_steps=50",
                 "--config.evaluation.every_rounds=10",
             ),
