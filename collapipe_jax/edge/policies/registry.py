@@ -114,7 +114,8 @@ class PolicyEntry:
       by_clients: whether clients train copies of the model, not clusters a pipeline.
       by_control_units: whether these clients are the control units, not the devices.
       averages_in_clusters: whether control units average the copies of their devices.
-      offline: whether it decides once, for mean gains and all devices, see :class:`OfflinePolicy`.
+      offline: whether it decides once, for mean gains and all devices, see :class:`OfflinePolicy`;
+        of pipelines that take no key.
     """
 
     decide: Callable[..., Decision | ClientDecision]
