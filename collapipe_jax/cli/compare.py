@@ -97,9 +97,17 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         "networks over a node's mean energy, and of networks over their mean divergence. Keeps: "
         "networks in which it keeps all limits; wins: in which it is the fastest that does. ?: "
         "unknown or infinite. "
-        f"{summary['realisations_left_out']} networks that can run no round are left out.",
+        f"{summary['realisations_left_out']} networks that can run no round are left out."
+        + "".join(_modes_text(*each) for each in summary["policies"].items()),
         **COMPACT | {"padding": 0},
     )
+
+
+def _modes_text(policy: str, own: Mapping[str, Any]) -> str:
+    """In which share of networks a policy chose which mode; empty where it chose none."""
+    shares = own.get("modes", {})
+    chosen = ", ".join(f"{mode} in {100 * share:.0f} %" for mode, share in shares.items())
+    return f" {policy} chose {chosen} of networks." if shares else ""
 
 
 def _saving_table(summary: Mapping[str, Any]) -> Table:

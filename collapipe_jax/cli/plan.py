@@ -39,7 +39,7 @@ from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import Flows, RoundCost
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.environment import best_cut, cut_value
+from collapipe_jax.edge.environment import best_trial, trial_value
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra, dssra_wide
 from collapipe_jax.edge.policies.registry import (
     POLICIES,
@@ -286,8 +286,8 @@ def _at_best_cut(
     plans = [plan(one) for one in problems]
     place = 0
     if len(cuts) > 1:
-        values = [cut_value(one.cost, one.violations) for one, _ in plans]
-        place = int(best_cut(stack(values)))
+        values = [trial_value(one.cost, one.violations) for one, _ in plans]
+        place = int(best_trial(stack(values)))
     return cuts[place], *jax.device_get((problems[place], *plans[place]))
 
 

@@ -49,7 +49,7 @@ from collapipe_jax.runs.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.runs.results.checkpoints import newest_step
 from collapipe_jax.runs.results.workdir import open_workdir, read_summary
 from collapipe_jax.runs.training.loop import check_shared, telling_what_is_saved, train
-from collapipe_jax.runs.training.network_ahead import decide_cut
+from collapipe_jax.runs.training.network_ahead import decide_mode_and_cut
 
 _SWEEP: dict[str, Any] = {
     "seeds": (1, "number of seeds"),
@@ -135,7 +135,7 @@ def _show_round(experiment: Experiment) -> None:
         remedy = "Leave it out, or take a pipeline such as dssra"
         raise InputError("--dry-run", True, f"{name} decides no pipeline", remedy)
     console = console_for_tables(_WIDTH)
-    problem = decide_cut(experiment, console).system.mean_problem
+    problem = decide_mode_and_cut(experiment, console).system.mean_problem
     cuts = [int(problem.workload.server_blocks)]
     _, _, (table, summary, _) = plan_round(problem, experiment.policy, cuts)
     console.print(table, summary, sep="\n", highlight=False)

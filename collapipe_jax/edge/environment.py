@@ -19,7 +19,7 @@ from collapipe_jax.edge.control.queues import Queues, effective_queues, empty_qu
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import violations
-from collapipe_jax.edge.cost.problem import RoundProblem, Switching
+from collapipe_jax.edge.cost.problem import Control, RoundProblem, Switching
 from collapipe_jax.edge.cost.round_cost import RoundCost
 from collapipe_jax.edge.network.channel import (
     FadingState,
@@ -30,7 +30,7 @@ from collapipe_jax.edge.network.channel import (
 )
 from collapipe_jax.edge.network.mobility import MobilityState, step_mobility
 from collapipe_jax.edge.network.propagation import large_scale_gain
-from collapipe_jax.edge.policies.registry import OfflinePolicy, Policy
+from collapipe_jax.edge.policies.registry import Mode, ModePolicy, OfflinePolicy, Policy
 from collapipe_jax.edge.policies.sit_out import without_absent
 from collapipe_jax.edge.system import EdgeSystem, SystemParams, radio_gains, sample_system
 
@@ -251,7 +251,7 @@ def simulate(
       policy: as of :func:`make_policy`, or any ``policy(key, problem) -> decision``.
       rounds: their number, which fixes shapes.
       cuts: numbers of blocks that the edge server may hold. The horizon has the one with which the
-        policy's first round has the least :func:`cut_value`, the first where all break limits.
+        policy's first round has the least :func:`trial_value`, the first where all break limits.
         None leaves the number to the network.
 
     Example:
@@ -272,7 +272,7 @@ def simulate(
         remedy = "Give an integer from 1 on, which fixes shapes"
         raise InputError("rounds", rounds, "no number of rounds", remedy)
     if cuts is not None:
-        return _scan_cuts_and_rounds(environment, policy, rounds, jnp.asarray(cuts))
+        return _scan_cuts_and_rounds(environment, policy, rounds, jnp.asarray(cuts))[1]
     return _scan_rounds(environment, policy, rounds, lambda before, record: record)
 
 
@@ -297,11 +297,12 @@ def _scan_rounds(
     return jax.lax.scan(one, start.state, jax.random.split(start.key, rounds))[1]
 
 
-# The cut between clusters and edge server, docs/system-model.md, section 16.
+# What the first round decides for all rounds: the cut between clusters and edge server, and the
+# mode. Source: docs/system-model.md, sections 16 and 22.
 
 
-class CutValue(NamedTuple):
-    """What speaks against a number of blocks at the edge server: the least comes first."""
+class TrialValue(NamedTuple):
+    """What speaks against a way to run a network, by a trial round: the least comes first."""
 
     absent: Array  # clusters that sit out, infinite if the decision breaks a limit
     objective: Array  # of the round
@@ -317,43 +318,86 @@ def try_cut(system: EdgeSystem, server_blocks: ArrayLike) -> EdgeSystem:
     return system.replace(dynamics=system.dynamics.replace(availability=everyone))
 
 
-def cut_value(cost: RoundCost, violations: Mapping[str, Array]) -> CutValue:
-    """Value of the number of blocks at the edge server, from a round with these limits broken."""
+def trial_value(
+    cost: RoundCost, violations: Mapping[str, Array], budgets: Control | None = None
+) -> TrialValue:
+    """Value of a trial round with these limits broken.
+
+    With ``budgets`` a round that overdraws one, or that misses the divergence target, breaks a
+    limit too. So judge a policy that ignores queues: it would do the same in every round.
+    """
     broken = jnp.any(jnp.stack(list(violations.values())))
-    values = CutValue(jnp.sum(cost.absent), cost.objective)
-    return CutValue(*(jnp.where(broken, jnp.inf, value) for value in values))
+    if budgets is not None:
+        broken |= jnp.any(cost.energy_j > budgets.energy_budget_j)
+        broken |= cost.divergence > budgets.divergence_target
+    values = TrialValue(jnp.sum(cost.absent), cost.objective)
+    return TrialValue(*(jnp.where(broken, jnp.inf, value) for value in values))
 
 
-def best_cut(values: CutValue) -> Int[Array, ""]:
+def best_trial(values: TrialValue) -> Int[Array, ""]:
     """Which of the values ``[C]`` is the least; the first of equals."""
     return jnp.lexsort((values.objective, values.absent))[0]
 
 
-def _scan_cuts_and_rounds(
-    start: Environment, policy: Policy, rounds: int, cuts: Array
-) -> SystemRound:
-    """All rounds at the best of the cuts ``[C]``.
+def budgets_of_trial(mode: Mode, system: EdgeSystem) -> Control | None:
+    """What :func:`trial_value` of a mode takes for ``budgets``."""
+    return None if mode.entry.heeds_queues else system.mean_problem.control
 
-    These are tried in the first turns of the same scan, so the policy is compiled once.
+
+def simulate_modes(
+    environment: Environment,
+    policy: ModePolicy,
+    rounds: int,
+    cuts: Int[ArrayLike, " C"] | None = None,
+) -> list[tuple[TrialValue, SystemRound]]:
+    """All rounds in every mode, and the values of their trials, of which the least is taken.
+
+    Args:
+      environment: as of :func:`simulate`.
+      policy: of ``make_policy("best_mode")``.
+      rounds: as of :func:`simulate`.
+      cuts: likewise, of modes with pipelines.
+    """
+    blocks = jnp.atleast_1d(environment.system.mean_problem.workload.server_blocks)
+
+    def one(mode: Mode) -> tuple[TrialValue, SystemRound]:
+        own = blocks if cuts is None or mode.entry.by_clients else jnp.asarray(cuts)
+        budgets = budgets_of_trial(mode, environment.system)
+        return _scan_cuts_and_rounds(environment, mode.policy, rounds, own, budgets)
+
+    return [one(mode) for mode in policy.modes]
+
+
+def _scan_cuts_and_rounds(
+    start: Environment,
+    policy: Policy,
+    rounds: int,
+    cuts: Array,
+    budgets: Control | None = None,
+) -> tuple[TrialValue, SystemRound]:
+    """The least value of the cuts ``[C]``, and all rounds at that cut.
+
+    Cuts are tried in the first turns of the same scan, so the policy is compiled once.
     """
 
-    def one(carry: tuple[SystemState, CutValue], turn: tuple[Array, Array]) -> Any:
+    def one(carry: tuple[SystemState, TrialValue], turn: tuple[Array, Array]) -> Any:
         (state, values), (number, key) = carry, turn
         is_trial = number < len(cuts)
         tried = try_cut(start.system, cuts[number])
-        system = select(is_trial, tried, start.system.with_cut(cuts[best_cut(values)]))
+        system = select(is_trial, tried, start.system.with_cut(cuts[best_trial(values)]))
         after, record = simulate_round(Environment(system, state, key), policy)
-        value = cut_value(record.cost, record.violations)
+        value = trial_value(record.cost, record.violations, budgets)
         known = jax.tree.map(lambda all_, own: all_.at[number].set(own), values, value)
         return select(is_trial, (state, known), (after, values)), record
 
     keys = jax.random.split(start.key, rounds)
     # Every cut is tried under the fading of the first round.
     keys = jnp.concatenate([jnp.repeat(keys[:1], len(cuts), axis=0), keys])
-    unknown = CutValue(*2 * (jnp.full(len(cuts), jnp.inf),))
+    unknown = TrialValue(*2 * (jnp.full(len(cuts), jnp.inf),))
     turns = jnp.arange(len(keys)), keys
-    records = jax.lax.scan(one, (start.state, unknown), turns)[1]
-    return jax.tree.map(lambda leaf: leaf[len(cuts) :], records)
+    (_, values), records = jax.lax.scan(one, (start.state, unknown), turns)
+    least = jax.tree.map(lambda leaf: leaf[best_trial(values)], values)
+    return least, jax.tree.map(lambda leaf: leaf[len(cuts) :], records)
 
 
 def _faded_radio(system: EdgeSystem, state: SystemState) -> Radio:

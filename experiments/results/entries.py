@@ -165,6 +165,8 @@ _CUT = _DECIDED.format(least=1) + ",selected_fl"
 _NO_BLOCK = _DECIDED.format(least=0)
 _ONE_BLOCK = "--config.policy.cut=1 --policies=splitfed,control_unit_split"
 _TOUCHED = "--config.payload.embedding_rows=touched"
+_MODES = f"{_COMPARE} --policies=best_mode"
+_KEEPS_ONE = "--config.model.min_cluster_blocks=1 --config.policy.cut=1"
 _SWEEP = ".venv/bin/collapipe sweep --config=paper"
 _FEW = "--rounds=2 --realisations=2"
 _BITS = (
@@ -273,6 +275,19 @@ ENTRIES = {
         10,
         of_comparisons("decided", "one_block"),
         tiny=f"{_FEW} --policies=static_pipeline,splitfed",
+    ),
+    "modes": Entry(
+        "first rounds that choose between pipelines, split learning and federated averaging",
+        (
+            f"{_MODES} --rounds=100 --workdir=FOLDER/tables --config.model.min_cluster_blocks=0",
+            f"{_MODES} --rounds=20 --workdir=FOLDER/rows --config.model.min_cluster_blocks=0 "
+            f"{_TOUCHED}",
+            f"{_MODES} --rounds=100 --workdir=FOLDER/tables_one {_KEEPS_ONE}",
+            f"{_MODES} --rounds=20 --workdir=FOLDER/rows_one {_KEEPS_ONE} {_TOUCHED}",
+        ),
+        40,
+        of_comparisons("tables", "rows", "tables_one", "rows_one"),
+        tiny=f"{_FEW} --config.policy.modes=static_pipeline,splitfed",
     ),
     "depth": Entry(
         "pipelines whose last blocks the edge server holds",

@@ -9,7 +9,7 @@ import pytest
 from support.compilations import compiles
 from support.tiny_system import tiny_params
 
-from collapipe_jax.edge.environment import cut_value, reset, simulate, try_cut
+from collapipe_jax.edge.environment import reset, simulate, trial_value, try_cut
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.config.system import cuts_of
 
@@ -39,7 +39,7 @@ def same_cut(params, cut):
 
 def value_of_first(whole):
     first = jax.tree.map(lambda leaf: leaf[0], whole)
-    return cut_value(first.cost, first.violations)
+    return trial_value(first.cost, first.violations)
 
 
 first_value = jax.jit(jax.vmap(value_of_first))

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +94,34 @@ class OfflinePolicy:
         return self.decide(problem)
 
 
+class Mode(NamedTuple):
+    """A policy that may run a network."""
+
+    name: str
+    policy: Policy
+    entry: "PolicyEntry"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModePolicy:
+    """Policies of which the first round of a network takes one for all rounds.
+
+    Decisions of these modes are of several kinds, so no single round has one.
+    Source: docs/system-model.md, section 22.
+    """
+
+    modes: tuple[Mode, ...]
+
+    def __call__(self, key: Array, problem: RoundProblem) -> Decision | ClientDecision:
+        """Refuse a single round."""
+        return _refuse_single_round()
+
+
+def _refuse_single_round(*_: Any) -> Decision | ClientDecision:
+    problem = "it takes one of policy.modes for all rounds, and decides no round by itself"
+    raise InputError("policy.name", BEST_MODE, problem, "Name one of the modes")
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyEntry:
     """A policy of the registry, or one's own.
@@ -116,6 +144,7 @@ class PolicyEntry:
       averages_in_clusters: whether control units average the copies of their devices.
       offline: whether it decides once, for mean gains and all devices, see :class:`OfflinePolicy`;
         of pipelines that take no key.
+      heeds_queues: whether it keeps long-term limits by their queues.
     """
 
     decide: Callable[..., Decision | ClientDecision]
@@ -125,17 +154,26 @@ class PolicyEntry:
     by_control_units: bool = False
     averages_in_clusters: bool = False
     offline: bool = False
+    heeds_queues: bool = False
 
+
+BEST_MODE = "best_mode"
+"""Name of the policy that chooses among others."""
+MODES = ("dssra_wide", "splitfed", "control_unit_split", "selected_fl")
+"""Pipelines, split learning of devices and of control units, and federated averaging."""
 
 _SPLIT_MODELS = ("shares", "split", "broadcast", "deadline")
 _WHOLE_MODELS = (*_SPLIT_MODELS, "accumulation")
 POLICIES: dict[str, PolicyEntry] = {
     "dssra": PolicyEntry(
-        lambda problem, micro_batches: dssra(problem, micro_batches).decision, ("micro_batches",)
+        lambda problem, micro_batches: dssra(problem, micro_batches).decision,
+        ("micro_batches",),
+        heeds_queues=True,
     ),
     "dssra_wide": PolicyEntry(
         lambda problem, micro_batches: dssra_wide(problem, micro_batches).decision,
         ("micro_batches",),
+        heeds_queues=True,
     ),
     "dssra_offline": PolicyEntry(
         lambda problem, micro_batches: dssra(problem, micro_batches).decision,
@@ -143,7 +181,9 @@ POLICIES: dict[str, PolicyEntry] = {
         offline=True,
     ),
     "greedy": PolicyEntry(
-        lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
+        lambda problem, micro_batches: greedy(problem, micro_batches).decision,
+        ("micro_batches",),
+        heeds_queues=True,
     ),
     "alternating": PolicyEntry(
         on_routes(
@@ -152,6 +192,7 @@ POLICIES: dict[str, PolicyEntry] = {
             )
         ),
         ("micro_batches", "decides", "routes"),
+        heeds_queues=True,
     ),
     "static_pipeline": PolicyEntry(
         on_routes(within_deadline(at_best_micro_batches(static_pipeline))),
@@ -184,7 +225,9 @@ POLICIES: dict[str, PolicyEntry] = {
         hierarchical_fl, _WHOLE_MODELS, by_clients=True, averages_in_clusters=True
     ),
 }
-"""Policies by name; a new one is one entry."""
+"""Policies of a round by name; a new one is one entry."""
+RUN_POLICIES = {**POLICIES, BEST_MODE: PolicyEntry(_refuse_single_round, ("modes",))}
+"""Policies of a whole run: those, and the one that chooses among them."""
 
 
 def make_policy(
@@ -203,6 +246,7 @@ def make_policy(
     broadcast: bool = True,
     routes: str = "control_units",
     deadline: float = 0.0,
+    modes: Sequence[str] = MODES,
 ) -> Policy:
     """A policy by name; the same object for all values of options that it does not take.
 
@@ -224,6 +268,7 @@ def make_policy(
       routes: of pipelines with a rule for them, ``control_units`` or ``gateways``.
       deadline: after which a policy that ignores the channel leaves a cluster or client out of
         the round, in reference latencies; 0 is off.
+      modes: policies among which the first round of ``best_mode`` chooses.
 
     Returns:
       ``policy(key, problem) -> decision``, a pure function that can be jitted.
@@ -259,6 +304,11 @@ def make_policy(
         "routes": routes,
         "deadline": deadline,
     }
+    if name == BEST_MODE:
+        check_modes(modes)
+        return ModePolicy(
+            tuple(Mode(mode, make_policy(mode, **options), policy_entry(mode)) for mode in modes)
+        )
     return _policy(name, entry, **{option: options[option] for option in entry.options})
 
 
@@ -270,11 +320,25 @@ def policy_entry(name: str) -> PolicyEntry:
     Raises:
       InputError: if there is no such policy.
     """
-    found = find("policy.name", name, POLICIES)
+    found = find("policy.name", name, RUN_POLICIES)
     if not callable(found) and not isinstance(found, PolicyEntry):
         remedy = "Name a function of the problem, or a PolicyEntry"
         raise InputError("policy.name", name, f"it is a {type(found).__name__}", remedy)
     return found if isinstance(found, PolicyEntry) else PolicyEntry(found)
+
+
+def check_modes(modes: Sequence[str]) -> None:
+    """Refuse modes among which no first round can choose."""
+    problem = ""
+    if not modes or len(set(modes)) < len(modes):
+        problem = "no different policies"
+    elif BEST_MODE in modes:
+        problem = f"{BEST_MODE} chooses among others"
+    elif any(policy_entry(mode).averages_in_clusters for mode in modes):
+        problem = "its control units would sum updates in one of the modes, and not in others"
+    if problem:
+        remedy = f"Name policies, each once, such as {','.join(MODES)}"
+        raise InputError("policy.modes", tuple(modes), problem, remedy)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from collapipe_jax.edge.network.mobility import MobilityParams
 from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.edge.policies.alternating import KNOBS
 from collapipe_jax.edge.policies.client_shares import SHARES, SPLITS
-from collapipe_jax.edge.policies.registry import POLICIES, ROUTES
+from collapipe_jax.edge.policies.registry import MODES, POLICIES, ROUTES, RUN_POLICIES
 from collapipe_jax.edge.system import ControlParams, RadioParams
 from collapipe_jax.runs.config.keys import LEARNING_KEYS, Key, key, own_seed, section
 
@@ -275,7 +275,14 @@ KEYS: dict[str, Any] = {
         ),
     ),
     "policy": section(
-        name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES, own=True),
+        name=key("dssra", "policy that decides (docs/policies.md)", choices=RUN_POLICIES, own=True),
+        modes=key(
+            MODES,
+            "policies among which the first round of best_mode chooses",
+            choices=POLICIES,
+            own=True,
+            why="pipelines, split learning of devices and of control units, federated averaging",
+        ),
         micro_batches=key(
             8,
             "micro-batches of policies that fix them, of the reference latency, and where dssra, "

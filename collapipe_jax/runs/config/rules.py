@@ -6,14 +6,19 @@ value, and ``{result}`` is what the condition gave. A condition that raises an `
 itself what is wrong.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from collapipe_jax.core.errors import InputError, Step, ValidValues, rename_error_keys
 from collapipe_jax.core.quantity import check_array, check_product
 from collapipe_jax.edge.network.propagation import amplifying_distance_m
 from collapipe_jax.edge.policies.client_policies import find_count, find_cut
-from collapipe_jax.edge.policies.registry import policy_entry
+from collapipe_jax.edge.policies.registry import (
+    BEST_MODE,
+    PolicyEntry,
+    check_modes,
+    policy_entry,
+)
 from collapipe_jax.learning.federated import privacy as accountant
 from collapipe_jax.learning.federated.secure_aggregation import LEAST_ANSWERS
 from collapipe_jax.learning.models.counts import NUMBER_BYTES, block_parameters
@@ -51,9 +56,19 @@ def _if_above(limit: float, value: float) -> float | None:
     return value if value > limit else None
 
 
-def _by_clients(policy: str) -> bool:
-    """Whether clients train whole models, not pipelines."""
-    return policy_entry(policy).by_clients
+def _may_be_run(policy: str, modes: Sequence[str]) -> list[PolicyEntry]:
+    """The policies that may run a network: the policy, or its modes."""
+    return [policy_entry(name) for name in (modes if policy == BEST_MODE else (policy,))]
+
+
+def _may_have_clients(policy: str, modes: Sequence[str]) -> bool:
+    """Whether clients may train copies of the model."""
+    return any(entry.by_clients for entry in _may_be_run(policy, modes))
+
+
+def _may_have_pipelines(policy: str, modes: Sequence[str]) -> bool:
+    """Whether clusters may train a pipeline each."""
+    return any(not entry.by_clients for entry in _may_be_run(policy, modes))
 
 
 # --- Sizes --------------------------------------------------------------------------------------
@@ -76,6 +91,14 @@ def _array(what: str, keys: tuple[str, ...], entries: Callable[..., int] | None 
 
 def _check_cut(cut: str, blocks: int) -> None:
     find_cut(cut, blocks)
+
+
+def _may_hold_less(cut: str, least: int, blocks: int, policy: str) -> bool:
+    """Whether clients of a mode may hold fewer blocks than a cluster has to keep."""
+    if policy != BEST_MODE or least <= 0:
+        return False
+    held = find_cut(cut, blocks)
+    return isinstance(held, str) or held < least
 
 
 def _count(key: str, most: str) -> Rule:
@@ -102,6 +125,13 @@ _SIZE_RULES = (
     _product("training.batch", "training.local_steps"),
     _product("training.rounds", "training.local_steps"),
     Rule(("policy.cut", "model.encoder_blocks"), _check_cut),
+    Rule(("policy.modes",), check_modes),
+    Rule(
+        ("policy.cut", "model.min_cluster_blocks", "model.encoder_blocks", "policy.name"),
+        _may_hold_less,
+        "clients of a mode may hold fewer blocks than the {1} of model.min_cluster_blocks",
+        "Give {1} or more",
+    ),
     _count("policy.accumulation", "training.batch"),
     _count("policy.client_micro_batches", "training.batch"),
     _count("policy.clients", "network.devices"),
@@ -200,8 +230,11 @@ _PIPELINE_RULES = (
         "Give 1 or more, or sharded",
     ),
     Rule(
-        ("control.moments_move", "policy.name", "policy.routes"),
-        lambda moves, name, routes: moves and (name == "dssra_wide" or routes == "gateways"),
+        ("control.moments_move", "policy.name", "policy.routes", "policy.modes"),
+        lambda moves, name, routes, modes: (
+            moves
+            and (routes == "gateways" or "dssra_wide" in (modes if name == BEST_MODE else (name,)))
+        ),
         "optimiser state that moves knows no gateways",
         "Give False, or a policy and routes without gateways",
     ),
@@ -224,9 +257,10 @@ _PIPELINE_RULES = (
             "model.server_blocks",
             "model.encoder_blocks",
             "policy.name",
+            "policy.modes",
         ),
-        lambda deadline, least, server_blocks, blocks, policy: (
-            deadline and (least == 0 or server_blocks == blocks) and not _by_clients(policy)
+        lambda deadline, least, server_blocks, blocks, *policy: (
+            deadline and (least == 0 or server_blocks == blocks) and _may_have_pipelines(*policy)
         ),
         "clusters sit out by their blocks, and may have none",
         "Give 0, or leave them a block",
@@ -315,10 +349,10 @@ _TRAINING_RULES = (
         "Give 0, or set training.control_variates to False",
     ),
     Rule(
-        ("training.activation_noise", "policy.name"),
-        lambda noise, policy: noise and _by_clients(policy),
-        "{1} is no pipeline, whose activations it is for",
-        "Give 0",
+        ("training.activation_noise", "policy.name", "policy.modes"),
+        lambda noise, *policy: noise and _may_have_clients(*policy),
+        "{1} may train without a pipeline, whose activations it is for",
+        "Give 0, or another policy",
     ),
     Rule(
         ("evaluation.by_cluster", "task.kind"),
@@ -416,8 +450,8 @@ _LEARNER_RULES = (
     ),
     *(
         Rule(
-            (key, "policy.name"),
-            lambda value, policy, known=known: value != known and _by_clients(policy),
+            (key, "policy.name", "policy.modes"),
+            lambda value, *policy, known=known: value != known and not _may_have_pipelines(*policy),
             "clients of policy {1} have no pipeline that reads it",
             f"Give {known}, or another policy",
         )
@@ -433,11 +467,16 @@ _LEARNER_RULES = (
 # --- Secure aggregation -------------------------------------------------------------------------
 
 
-def _lacks_parties(clusters: int, devices: int, policy: str, is_on: bool) -> bool:
-    """Whether a round of secure aggregation would have too few parties."""
-    entry = policy_entry(policy)
-    by_device = entry.by_clients and not (entry.by_control_units or entry.averages_in_clusters)
-    return is_on and clusters * (devices if by_device else 1) < LEAST_ANSWERS
+def _lacks_parties(
+    clusters: int, devices: int, is_on: bool, policy: str, modes: Sequence[str]
+) -> bool:
+    """Whether a round of secure aggregation may have too few parties."""
+
+    def parties(entry: PolicyEntry) -> int:
+        by_device = entry.by_clients and not (entry.by_control_units or entry.averages_in_clusters)
+        return clusters * (devices if by_device else 1)
+
+    return is_on and min(map(parties, _may_be_run(policy, modes))) < LEAST_ANSWERS
 
 
 _SECURE_RULES = (
@@ -460,7 +499,13 @@ _SECURE_RULES = (
         )
     ),
     Rule(
-        ("network.clusters", "network.devices", "policy.name", "secure_aggregation.enabled"),
+        (
+            "network.clusters",
+            "network.devices",
+            "secure_aggregation.enabled",
+            "policy.name",
+            "policy.modes",
+        ),
         _lacks_parties,
         "the sum of a single party is its update",
         "Give 2 or more, or set secure_aggregation.enabled to False",
@@ -570,8 +615,8 @@ _PRIVACY_RULES = (
         "Give 0",
     ),
     _with_privacy(
-        ("privacy.unit", "policy.name"),
-        lambda unit, policy: unit == "example" and not _by_clients(policy),
+        ("privacy.unit", "policy.name", "policy.modes"),
+        lambda unit, *policy: unit == "example" and _may_have_pipelines(*policy),
         "devices of {1} know gradients of micro-batches alone",
         "Give cluster, or a data-parallel policy such as control_unit_fl",
     ),

@@ -102,6 +102,7 @@ _POLICY_LOOKS = {
     "hierarchical_fl": line(BLACK, (0, (1, 2)), ">"),
     "dssra_wide": line(BLUE, (0, (3, 1)), "*"),
     "dssra_offline": line(BLUE, (0, (1, 1.5)), "8"),
+    "best_mode": line(PURPLE, "-", "*"),
     "selected_fl": line(BLACK, "-", "d"),
     "random": line(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
 }

@@ -161,6 +161,9 @@ def _policy_summary(
         mean = held @ np.arange(held.shape[1]) / count
     # Clusters without blocks take part where the edge server holds all.
     summary["blocks"] = _with_median(np.where(takes_part & (count == 0), 0.0, mean))
+    if "mode" in values:
+        modes, chosen = result.settings["config"]["policy"]["modes"], values["mode"]
+        summary["modes"] = {mode: float((chosen == n).mean()) for n, mode in enumerate(modes)}
     energy, divergence = _energy_over_budget(result, policy), own["divergence_over_target"]
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 

@@ -22,8 +22,15 @@ from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.core.quantity import check_array
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.core.stopping import stop_between_steps
-from collapipe_jax.edge.environment import SystemRound, reset, simulate
-from collapipe_jax.edge.policies.registry import Policy, make_policy
+from collapipe_jax.edge.environment import (
+    Environment,
+    SystemRound,
+    best_trial,
+    reset,
+    simulate,
+    simulate_modes,
+)
+from collapipe_jax.edge.policies.registry import ModePolicy, Policy, make_policy
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.system import cuts_of
 from collapipe_jax.runs.results.experiment import Results, Variable
@@ -91,10 +98,29 @@ def simulate_reduced(
 
     def realisation(key, row):
         start = reset(key, params, row)
+        if isinstance(policy, ModePolicy):
+            return _reduce_best_mode(start, policy, rounds, cuts, reduce)
         return reduce(start.system, simulate(start, decide, rounds, cuts))
 
     kept = jax.vmap(realisation)(keys, rows)
     return {name: label_realisations(variable) for name, variable in kept.items()}
+
+
+def _reduce_best_mode(
+    start: Environment, policy: ModePolicy, rounds: int, cuts: ArrayLike | None, reduce: _Reducer
+) -> dict[str, Variable]:
+    """What is kept of the mode with the least trial, and its place among all as ``mode``."""
+    values, histories = zip(*simulate_modes(start, policy, rounds, cuts), strict=True)
+    best = best_trial(jax.tree.map(lambda *leaves: jnp.stack(leaves), *values))
+    kept = [reduce(start.system, history) for history in histories]
+    names = dict.fromkeys(name for own in kept for name in own)
+    chosen = {}
+    for name in names:
+        like = next(own[name] for own in kept if name in own)
+        # Pipelines and clients break limits of their own.
+        every = [own[name].values if name in own else jnp.zeros_like(like.values) for own in kept]
+        chosen[name] = like.replace(values=jnp.stack(every)[best])
+    return {**chosen, "mode": Variable("", best)}
 
 
 def policy_options(

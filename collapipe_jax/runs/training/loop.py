@@ -37,7 +37,12 @@ from collapipe_jax.runs.training.learning_rounds import (
     learning_keys,
     round_batches,
 )
-from collapipe_jax.runs.training.network_ahead import NetworkAhead, NetworkRound, cpus, decide_cut
+from collapipe_jax.runs.training.network_ahead import (
+    NetworkAhead,
+    NetworkRound,
+    cpus,
+    decide_mode_and_cut,
+)
 from collapipe_jax.runs.training.ongoing_run import (
     OngoingRun,
     RunState,
@@ -117,7 +122,7 @@ def _train_together(
     for experiment in experiments:
         _check_hosts(experiment)
     console, groups = console or Console(), dict[Hashable, list[int]]()
-    experiments = [decide_cut(experiment, console) for experiment in experiments]
+    experiments = [decide_mode_and_cut(experiment, console) for experiment in experiments]
     for place, experiment in enumerate(experiments):
         groups.setdefault(_program(experiment), []).append(place)
     trained: dict[int, TrainedRun] = {}

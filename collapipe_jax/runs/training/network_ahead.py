@@ -17,18 +17,19 @@ from rich.console import Console
 from collapipe_jax.core.batch_axis import pick, stack
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
 from collapipe_jax.edge.environment import (
-    CutValue,
     Environment,
     SystemRound,
     SystemState,
-    best_cut,
-    cut_value,
+    TrialValue,
+    best_trial,
+    budgets_of_trial,
     initial_state,
     settled,
     simulate_round,
+    trial_value,
     try_cut,
 )
-from collapipe_jax.edge.policies.registry import Policy
+from collapipe_jax.edge.policies.registry import Mode, ModePolicy, Policy, policy_entry
 from collapipe_jax.edge.system import EdgeSystem
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
@@ -154,39 +155,55 @@ class NetworkAhead:
         return _decide_window.lower(systems, *inputs, policy=policy)
 
 
-def decide_cut(experiment: Experiment, console: Console | None = None) -> Experiment:
-    """The experiment with as many blocks at the edge server as its first round decides.
+def decide_mode_and_cut(experiment: Experiment, console: Console | None = None) -> Experiment:
+    """The experiment with the mode and the blocks at the edge server that a first round decides.
 
     Several hosts all call this alike; the first one tells the ``console``.
-    Source: docs/system-model.md, section 16.
+    Source: docs/system-model.md, sections 16 and 22.
     """
-    cuts = cuts_of(experiment.config, experiment.config["policy"]["name"])
-    if cuts is None:
+    config, policy = experiment.config, experiment.policy
+    name, chooses = config["policy"]["name"], isinstance(policy, ModePolicy)
+    modes = policy.modes if chooses else (Mode(name, policy, policy_entry(name)),)
+    cuts = {mode: cuts_of(config, mode.name) for mode in modes}
+    if not chooses and cuts[modes[0]] is None:
         return experiment
+    given = experiment.server_blocks
+    trials = [
+        (mode, int(cut))
+        for mode, own in cuts.items()
+        for cut in ([given] if own is None else np.unique(own))
+    ]
+
+    def way(trial: tuple[Mode, int], system: EdgeSystem) -> Experiment:
+        mode, _ = trial
+        own = {**config, "policy": {**config["policy"], "name": mode.name}}
+        return dataclasses.replace(experiment, config=own, policy=mode.policy, system=system)
 
     start = initial_network(experiment)
 
-    def value(cut: int) -> CutValue:
-        tried = dataclasses.replace(experiment, system=try_cut(experiment.system, cut))
+    def value(trial: tuple[Mode, int]) -> TrialValue:
+        mode, cut = trial
+        tried = way(trial, try_cut(experiment.system, cut))
         first = NetworkAhead([tried], [start], [0]).first_round()
-        return cut_value(first.cost, first.violations)
+        budgets = budgets_of_trial(mode, experiment.system) if chooses else None
+        return trial_value(first.cost, first.violations, budgets)
 
-    def decide() -> int:
-        # One after the other, by the program that decides the run's rounds.
-        tried = np.unique(cuts)
-        values = stack([value(int(cut)) for cut in tried])
-        return int(tried[best_cut(values)])
-
-    decided = hosts.on_first(decide)
+    # One after the other, by the programs that decide the run's rounds.
+    decided = hosts.on_first(lambda: int(best_trial(stack([value(trial) for trial in trials]))))
+    mode, cut = trials[decided]
     if console is not None and hosts.is_first():
-        blocks = experiment.config["model"]["encoder_blocks"]
-        console.print(f"the edge server holds the last {decided} of {blocks} encoder blocks")
-    return dataclasses.replace(experiment, system=experiment.system.with_cut(decided))
+        if chooses:
+            others = ", ".join(other.name for other in modes if other is not mode)
+            console.print(f"the first round chooses the mode {mode.name} before {others}")
+        if cuts[mode] is not None:
+            blocks = config["model"]["encoder_blocks"]
+            console.print(f"the edge server holds the last {cut} of {blocks} encoder blocks")
+    return way(trials[decided], experiment.system.with_cut(cut))
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
     """Latency of every round of a training run, without end and without learning."""
-    experiment = decide_cut(experiment)
+    experiment = decide_mode_and_cut(experiment)
     network = NetworkAhead([experiment], [initial_network(experiment)], [0])
     for _ in itertools.count():
         ((_, happened),) = network.take([1])[0]

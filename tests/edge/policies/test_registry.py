@@ -11,6 +11,7 @@ from collapipe_jax.edge.cost.decision import ClientDecision, Decision
 from collapipe_jax.edge.policies.registry import (
     _WHOLE_MODELS,
     POLICIES,
+    RUN_POLICIES,
     PolicyEntry,
     make_policy,
 )
@@ -111,7 +112,7 @@ def test_an_unknown_policy_is_named_with_the_known_ones():
     ],
 )
 def test_a_wrong_policy_of_ones_own_is_named(entry, told, monkeypatch):
-    monkeypatch.setitem(POLICIES, "mine", entry)
+    monkeypatch.setitem(RUN_POLICIES, "mine", entry)
     with pytest.raises(InputError, match=told) as caught:
         decided("mine")
     assert caught.value.key == "policy.name"

@@ -10,7 +10,7 @@ import collapipe_jax as cp
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.report.network import network_of_run
 from collapipe_jax.runs.results.checkpoints import Checkpoints
-from collapipe_jax.runs.training.network_ahead import decide_cut
+from collapipe_jax.runs.training.network_ahead import decide_mode_and_cut
 from collapipe_jax.runs.training.ongoing_run import initial_run_state
 
 
@@ -28,7 +28,7 @@ def with_cut(kept):
 
 def test_a_run_begins_with_the_cut_of_its_first_round():
     before = build_experiment(with_cut(1))
-    decided = decide_cut(before)
+    decided = decide_mode_and_cut(before)
     assert (before.server_blocks, decided.server_blocks) == (0, 2)
     assert decided.learner.server_blocks == 2
     blocks = [one.system.mean_problem.workload.cluster_blocks for one in (before, decided)]
@@ -50,7 +50,7 @@ def test_a_run_learns_and_leaves_the_whole_model(kept, tmp_path):
     np.testing.assert_allclose(replayed.latency_s, run.history["latency_s"], rtol=1e-5)
     np.testing.assert_array_equal(replayed.links.talks_d2e.sum(-1), 1)
     # A checkpoint has the parts, from which a run goes on.
-    experiment = decide_cut(build_experiment(config))
+    experiment = decide_mode_and_cut(build_experiment(config))
     with Checkpoints(tmp_path, writable=False) as checkpoints:
         state, _ = checkpoints.load(12, initial_run_state(experiment))
     assert blocks_of(state.learning.client.get("encoder", {})) == ({kept} if kept else set())
