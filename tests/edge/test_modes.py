@@ -9,6 +9,7 @@ import pytest
 from support.compilations import compiles
 from support.tiny_system import tiny_params
 
+from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.environment import (
     best_trial,
@@ -55,17 +56,21 @@ def with_server(params, flops_per_s):
 
 
 def test_every_mode_is_its_policy_and_is_judged_by_its_first_round():
+    """But for a cut with which the policy by itself overdraws a budget."""
+    within = []
     with compiles(in_all_modes, 1):
-        close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
         for flops_per_s in (1e12, 1e10):
             params = with_server(tiny_params(), flops_per_s)
             modes, budgets = in_all_modes(keys(), params, CUTS)
             for name, (value, history) in zip(MODES, modes, strict=True):
                 expected = alone(keys(), params, CUTS, name)
-                jax.tree.map(np.testing.assert_array_equal, history, expected)
-                first = jax.tree.map(lambda leaf: leaf[:, 0], (history.cost, history.violations))
+                first = pick((expected.cost, expected.violations), (slice(None), 0))
                 judged = jax.vmap(trial_value)(*first, budgets)
-                jax.tree.map(close, value, judged)
+                keeps = np.isfinite(judged.objective)
+                same = pick((history, value), keeps), pick((expected, judged), keeps)
+                jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), *same)
+                within.append(keeps.mean())
+    assert min(within) < 0.9 < max(within)
 
 
 def test_a_fast_server_is_for_split_learning():
