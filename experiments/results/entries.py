@@ -13,6 +13,7 @@ import numpy as np
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import read_object
 from collapipe_jax.core.statistics import mean_interval, median_estimate, reduction_percent
+from collapipe_jax.edge.policies.registry import MODES
 from collapipe_jax.runs.results.checkpoints import load_race
 from collapipe_jax.runs.results.realisations import load_points
 from collapipe_jax.runs.studies.comparison import round_means
@@ -72,6 +73,14 @@ def of_sweep(folder: Path) -> Figures:
     """The comparisons of a sweep, one a point."""
     found = of_object(folder / "summary.json")
     return {"points": [{"at": point["at"]} | _compared(point) for point in found["points"]]}
+
+
+def of_map(folder: Path) -> Figures:
+    """Axes of a map and the winner of every cell."""
+    found = of_object(folder / "summary.json")
+    kept = ("winner", "runner_up", "margin_percent", "faster_share")
+    cells = [{key: cell[key] for key in kept} for cell in found["cells"]]
+    return {key: found[key] for key in ("x", "x_values", "y", "y_values")} | {"cells": cells}
 
 
 def _compared(summary: Mapping[str, Any]) -> Figures:
@@ -289,12 +298,23 @@ ENTRIES = {
         of_comparisons("tables", "rows", "tables_one", "rows_one"),
         tiny=f"{_FEW} --config.policy.modes=static_pipeline,splitfed",
     ),
+    "mode_map": Entry(
+        "which mode is the fastest by band and by speed of the edge server",
+        (
+            ".venv/bin/collapipe map --config=paper --config.model.min_cluster_blocks=0 "
+            f"--policies={','.join(MODES)} --networks=32 --rounds=10 --workdir=FOLDER "
+            "--x=radio.d2e_bandwidth_hz=5e6,2e7,8e7 "
+            "--y=devices.es_flops_per_s=2e11,6e11,2e12,6e12",
+        ),
+        20,
+        of_map,
+        tiny="--networks=2 --rounds=2 --policies=static_pipeline,splitfed",
+    ),
     "depth": Entry(
         "pipelines whose last blocks the edge server holds",
         (
-            f"{_SWEEP} --policies=dssra,dssra_wide,static_pipeline,splitfed --rounds=40 "
+            f"{_SWEEP} --policies=dssra,dssra_wide,best_mode,static_pipeline,splitfed --rounds=40 "
             "--realisations=64 --workdir=FOLDER --config.policy.routes=gateways "
-            "--config.policy.client_micro_batches=1 "
             '--sweep "model.server_blocks=0,3,6,9,11 policy.cut=12,9,6,3,1"',
         ),
         10,
