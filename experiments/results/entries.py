@@ -87,6 +87,7 @@ def _compared(summary: Mapping[str, Any]) -> Figures:
     policies = {
         name: {key: own[key] for key in (*_METRICS, "blocks", "keeps_limits", "fastest")}
         | {"participation": own["participation"]["mean"]}
+        | {key: own[key] for key in ("modes",) if key in own}
         | {"over": {key: own["violations"][key] for key in _LIMITS}}
         for name, own in summary["policies"].items()
     }
