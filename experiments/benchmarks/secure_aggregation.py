@@ -21,7 +21,7 @@ from collapipe_jax.edge.cost.client_round import client_links, model_ends
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.terms.secure_exchange import secure_messages
+from collapipe_jax.edge.cost.terms import secure_messages
 from collapipe_jax.edge.policies.client_policies import control_unit_fl
 from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.federated.aggregation import aggregate

@@ -24,8 +24,7 @@ from collapipe_jax.edge.cost.convergence import (
 from collapipe_jax.edge.cost.embedding_rows import reading
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
-from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
-from collapipe_jax.edge.cost.terms.sums import sender_additions
+from collapipe_jax.edge.cost.terms import SenderAddition, Senders, sender_additions
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
     downlink_sinr,

@@ -31,9 +31,7 @@ from collapipe_jax.edge.cost.link_quality import d2e_hazard, interference_w
 from collapipe_jax.edge.cost.objective import round_objective, unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_cost import ClientTimes, RoundCost
-from collapipe_jax.edge.cost.terms.addition import SenderAddition, Senders
-from collapipe_jax.edge.cost.terms.signalling import d2d_signals
-from collapipe_jax.edge.cost.terms.sums import sender_additions
+from collapipe_jax.edge.cost.terms import SenderAddition, Senders, d2d_signals, sender_additions
 from collapipe_jax.edge.cost.workload import ModelEnds, Workload
 from collapipe_jax.edge.network.channel import (
     bit_time_s,

@@ -54,10 +54,10 @@ from collapipe_jax.edge.cost.decision import (
 from collapipe_jax.edge.cost.embedding_rows import broadcast_bits, reading, with_request
 from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.terms.addition import Senders
-from collapipe_jax.edge.cost.terms.sums import (
+from collapipe_jax.edge.cost.terms import (
     PARTITION_TERMS,
     PartitionTerm,
+    Senders,
     partition_additions,
     sender_additions,
 )

@@ -41,7 +41,7 @@ from collapipe_jax.edge.cost.link_quality import d2e_hazard
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.round_terms import RoundTerms, receiving_cost
-from collapipe_jax.edge.cost.terms.sums import partition_additions
+from collapipe_jax.edge.cost.terms import partition_additions
 from collapipe_jax.edge.network.channel import (
     d2d_sinr,
     downlink_sinr,

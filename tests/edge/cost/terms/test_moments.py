@@ -8,15 +8,15 @@ from support.compiled import evaluate, in_numpy
 from support.random_problems import pick, plain_problems
 from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
+from collapipe_jax.edge.cost import terms
 from collapipe_jax.edge.cost.problem import Switching
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
-from collapipe_jax.edge.cost.terms import moments
 from collapipe_jax.edge.network import channel
 from collapipe_jax.learning.models.counts import block_parameters
 from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.system import build_system_params
 
-changed_blocks = in_numpy(moments.changed_blocks)
+changed_blocks = in_numpy(terms.changed_blocks)
 d2d_sinr, narrowed_bit_time_s = in_numpy(channel.d2d_sinr), in_numpy(channel.narrowed_bit_time_s)
 CLUSTERS, DEVICES, BLOCKS, BITS = 2, 3, 6, 5e6
 BEFORE = np.array([[2, 2, 2], [0, 6, 0]], np.int32)

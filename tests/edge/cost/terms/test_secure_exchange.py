@@ -21,7 +21,7 @@ from support.random_problems import with_ends
 from support.structs import as_decision, as_problem
 
 from collapipe_jax.edge.cost.problem import SecureExchange
-from collapipe_jax.edge.cost.terms.secure_exchange import secure_messages
+from collapipe_jax.edge.cost.terms import secure_messages
 
 NODE_POWER = ("flops_per_s", "joules_per_flop")
 

@@ -15,7 +15,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.cost.problem import Switching, SwitchingParams
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
-from collapipe_jax.edge.cost.terms.switching import moved_encoders
+from collapipe_jax.edge.cost.terms import moved_encoders
 from collapipe_jax.edge.environment import Environment, initial_state, simulate_round
 from collapipe_jax.edge.policies.dssra import SearchConfig, dssra
 from collapipe_jax.edge.policies.registry import make_policy

@@ -1,1 +1,0 @@
-"""Terms that add to a round: one file each, summed by :mod:`.sums`."""
