@@ -15,7 +15,6 @@ from jaxtyping import Int
 
 from collapipe_jax.core.batch_axis import select
 from collapipe_jax.core.errors import InputError, require_kind
-from collapipe_jax.edge.control.queues import Queues, effective_queues, empty_queues, update_queues
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import violations
@@ -32,6 +31,7 @@ from collapipe_jax.edge.network.mobility import MobilityState, step_mobility
 from collapipe_jax.edge.network.propagation import large_scale_gain
 from collapipe_jax.edge.policies.registry import Mode, ModePolicy, OfflinePolicy, Policy
 from collapipe_jax.edge.policies.sit_out import without_absent
+from collapipe_jax.edge.queues import Queues, effective_queues, empty_queues, update_queues
 from collapipe_jax.edge.system import EdgeSystem, SystemParams, radio_gains, sample_system
 
 

@@ -8,11 +8,6 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from collapipe_jax.core.quantity import Struct, part, positive, quantities, quantity, same
-from collapipe_jax.edge.control.queues import (
-    EffectiveQueueParams,
-    control_unit_floor_j,
-    empty_queues,
-)
 from collapipe_jax.edge.cost.convergence import Learning, lossless_divergence
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run
@@ -23,9 +18,9 @@ from collapipe_jax.edge.cost.problem import (
     SecureExchange,
     Signalling,
     SwitchingParams,
+    Workload,
 )
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import DynamicsParams, Radio, RadioConstants
 from collapipe_jax.edge.network.devices import Compute, DeviceParams, sample_compute
 from collapipe_jax.edge.network.mobility import Mobility, MobilityParams, sample_mobility
@@ -36,6 +31,11 @@ from collapipe_jax.edge.network.propagation import (
     large_scale_gain,
     sample_shadowing,
     sample_topology,
+)
+from collapipe_jax.edge.queues import (
+    EffectiveQueueParams,
+    control_unit_floor_j,
+    empty_queues,
 )
 
 

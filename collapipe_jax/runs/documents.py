@@ -24,9 +24,9 @@ from collapipe_jax.edge.cost.problem import (
     RoundProblem,
     SecureExchange,
     Signalling,
+    Workload,
 )
 from collapipe_jax.edge.cost.round_cost import RoundCost
-from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.edge.network.devices import Compute
 from collapipe_jax.edge.network.propagation import TopologyParams

@@ -26,7 +26,7 @@ from rich.console import Console
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.core.console import make_table
 from collapipe_jax.edge.cost.computing import device_memory_bytes
-from collapipe_jax.edge.cost.workload import Workload
+from collapipe_jax.edge.cost.problem import Workload
 from collapipe_jax.learning.models.adapters import add_adapters, join, split
 from collapipe_jax.learning.models.block import encoder_block, init_encoder
 from collapipe_jax.learning.models.config import EncoderConfig

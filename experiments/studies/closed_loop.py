@@ -24,15 +24,15 @@ from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.core.console import COMPACT, make_table
 from collapipe_jax.core.files import own_share
 from collapipe_jax.core.statistics import interval_text, mean_interval
-from collapipe_jax.edge.control.queues import (
-    backlog_lower_bound,
-    control_unit_floor_j,
-    device_budget_floor_j,
-)
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.environment import observed_problems, reset
 from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.queues import (
+    backlog_lower_bound,
+    control_unit_floor_j,
+    device_budget_floor_j,
+)
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system_params

@@ -9,9 +9,9 @@ from support import ROOT
 from support.compiled import evaluate
 from support.tiny_system import tiny_params
 
-from collapipe_jax.edge.control.queues import control_unit_floor_j
 from collapipe_jax.edge.cost.convergence import lossless_divergence
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.queues import control_unit_floor_j
 from collapipe_jax.edge.system import sample_system
 
 

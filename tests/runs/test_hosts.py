@@ -19,7 +19,7 @@ from support.metrics import read_metrics
 
 from collapipe_jax.cli.train import main as train_main
 from collapipe_jax.core.errors import HostError, InputError, InputErrors, TrainingError
-from collapipe_jax.edge.control.queues import Queues
+from collapipe_jax.edge.queues import Queues
 from collapipe_jax.runs import hosts
 
 

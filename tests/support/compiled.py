@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from collapipe_jax.edge.control import queues
+from collapipe_jax.edge import queues
 from collapipe_jax.edge.cost import client_round, feasibility
 from collapipe_jax.edge.cost import evaluate as _evaluate
 from collapipe_jax.edge.cost import static_pipeline as _static_pipeline

@@ -6,9 +6,9 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import Allocation
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.solver.allocate import descend_jointly
-from collapipe_jax.edge.solver.certificate import certify
 from collapipe_jax.edge.solver.limits import to_logs
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
+from collapipe_jax.edge.solver.smooth_objective import certify
 from support.random_problems import random_rounds, to_batch_last
 
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12

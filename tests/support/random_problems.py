@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from collapipe_jax.edge.cost.workload import ModelEnds
+from collapipe_jax.edge.cost.problem import ModelEnds
 from support.random_networks import random_decision, random_network
 from support.structs import as_decision, as_problem
 

@@ -14,8 +14,8 @@ from collapipe_jax.edge.cost.problem import (
     RoundProblem,
     SecureExchange,
     Signalling,
+    Workload,
 )
-from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.edge.network.devices import Compute
 

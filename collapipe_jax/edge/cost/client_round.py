@@ -24,15 +24,20 @@ from collapipe_jax.edge.cost.convergence import (
     participating_weight,
 )
 from collapipe_jax.edge.cost.decision import Broadcast, ClientDecision
-from collapipe_jax.edge.cost.embedding_rows import reading, with_request
 from collapipe_jax.edge.cost.fixed_partition import interference_gain
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.link_quality import d2e_hazard, interference_w
 from collapipe_jax.edge.cost.objective import round_objective, unit_costs
-from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.problem import ModelEnds, RoundProblem, Workload
 from collapipe_jax.edge.cost.round_cost import ClientTimes, RoundCost
-from collapipe_jax.edge.cost.terms import SenderAddition, Senders, d2d_signals, sender_additions
-from collapipe_jax.edge.cost.workload import ModelEnds, Workload
+from collapipe_jax.edge.cost.terms import (
+    SenderAddition,
+    Senders,
+    d2d_signals,
+    reading,
+    sender_additions,
+    with_request,
+)
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
     broadcast_bit_s,

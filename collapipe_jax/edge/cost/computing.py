@@ -16,8 +16,7 @@ from collapipe_jax.edge.cost.decision import (
     PerNode,
     participates,
 )
-from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.workload import Workload
+from collapipe_jax.edge.cost.problem import RoundProblem, Workload
 from collapipe_jax.edge.network.devices import Compute
 
 

@@ -1,7 +1,7 @@
 """First stage of a round's cost: all that shares and powers do not change.
 
 Segments and micro-batches fix which links exist, what they carry and how long nodes
-compute. :func:`fix_partition` works this out once; :func:`.round_terms.round_terms` then
+compute. :func:`fix_partition` works this out once; :func:`.evaluate.round_terms` then
 takes any shares and powers.
 """
 
@@ -51,17 +51,18 @@ from collapipe_jax.edge.cost.decision import (
     Segments,
     decision_partition,
 )
-from collapipe_jax.edge.cost.embedding_rows import broadcast_bits, reading, with_request
 from collapipe_jax.edge.cost.objective import UnitCosts, unit_costs
-from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.problem import RoundProblem, Workload
 from collapipe_jax.edge.cost.terms import (
     PARTITION_TERMS,
     PartitionTerm,
     Senders,
+    broadcast_bits,
     partition_additions,
+    reading,
     sender_additions,
+    with_request,
 )
-from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import (
     Radio,
     broadcast_bit_s,

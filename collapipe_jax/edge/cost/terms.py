@@ -8,7 +8,7 @@ are at the end; a new term is a function and an entry there.
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import at_others, chain_of
 from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Broadcast, Segments
-from collapipe_jax.edge.cost.embedding_rows import with_request
-from collapipe_jax.edge.cost.problem import RoundProblem, SecureExchange
+from collapipe_jax.edge.cost.problem import EmbeddingRows, RoundProblem, SecureExchange, Workload
 from collapipe_jax.edge.network.channel import d2d_sinr, narrowed_bit_time_s
 
 
@@ -84,6 +83,67 @@ def d2d_signals(problem: RoundProblem, segments: Segments) -> PartitionAddition:
     bits = bits.reshape(2, *[1] * (segments.ndim - bits.ndim + 1), *bits.shape[1:])
     chain = chain_of(problem, segments)
     return PartitionAddition(move_bits=jnp.where(at_others(chain.active, chain.gateway), bits, 0.0))
+
+
+# Rows of the embedding that alone travel where they are read, docs/system-model.md, section 21.
+#
+# A party asks for the rows of its texts by their numbers, gets these with its other parameters, and
+# returns their updates. What it does not read it neither gets nor sends.
+
+ROWS = ("all", "touched")
+"""Rows of the table of tokens that travel: whole tables, or those that a round reads."""
+_Samples = Num[Array, "..."]
+_LEAST = 1e-30  # between samples of neighbouring points, which may be the same
+
+
+def rows_read(rows: EmbeddingRows, samples: _Samples) -> Float[Array, "..."]:
+    """Rows that mini-batches of so many samples read in a round, on a line between points.
+
+    Points come first, before axes of a batch. Source: docs/system-model.md (54).
+    """
+    total = jnp.zeros(())
+    for i in range(1, rows.samples.shape[0]):
+        width = jnp.maximum(rows.samples[i] - rows.samples[i - 1], _LEAST)
+        part = jnp.clip((samples - rows.samples[i - 1]) / width, 0.0, 1.0)
+        total = total + part * (rows.rows_read[i] - rows.rows_read[i - 1])
+    return total
+
+
+def reading(problem: RoundProblem, samples: _Samples) -> Workload:
+    """The workload of parties whose embedding on a link has the rows of so many samples.
+
+    It is the problem's where whole tables travel. Source: docs/system-model.md (55).
+    """
+    work, rows = problem.workload, problem.embedding_rows
+    if rows is None:
+        return work
+    unread = rows.table_rows - rows_read(rows, samples)
+    bits = jnp.maximum(work.embedding_param_bits - rows.row_bits * unread, 0.0)
+    return work.replace(embedding_param_bits=bits)
+
+
+def with_request(problem: RoundProblem, samples: _Samples, bits: Any) -> Any:
+    """Bits that a party sends, and the numbers of the rows that it asks for.
+
+    They are none where whole tables travel. Source: docs/system-model.md (56).
+    """
+    rows = problem.embedding_rows
+    return bits if rows is None else bits + rows.number_bits * rows_read(rows, samples)
+
+
+def broadcast_bits(
+    problem: RoundProblem, participates: Bool[Array, " N *batch"], shared_bits: Broadcast
+) -> Broadcast:
+    """What a pipeline's broadcast carries, by cluster, from what each would get for itself.
+
+    Rows that other clusters read come along.
+    """
+    if problem.embedding_rows is None:
+        return shared_bits
+    batch = problem.workload.batch
+    everyone = sum_nodes(participates.astype(shared_bits.dtype)) * batch
+    own, union = (reading(problem, each).embedding_param_bits for each in (batch, everyone))
+    return shared_bits + jnp.where(participates, union - own, 0.0)
 
 
 def row_requests(problem: RoundProblem, senders: Senders) -> SenderAddition:

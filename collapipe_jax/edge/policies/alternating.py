@@ -15,11 +15,11 @@ from collapipe_jax.core.batch_axis import batch_last, select, sum_nodes
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import pass_times, set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision
+from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision, fix_partition
 from collapipe_jax.edge.cost.link_quality import received_interference_w, round_links
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.cost.static_pipeline import static_pipelines
 from collapipe_jax.edge.solver.active_sets import (
     LinearCosts,

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last
-from collapipe_jax.edge.control.queues import block_energy_j
 from collapipe_jax.edge.cost.computing import block_bytes
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import usable_blocks
@@ -22,6 +21,7 @@ from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipelines
 from collapipe_jax.edge.network.channel import least_bit_energy_j
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, previous_partition
+from collapipe_jax.edge.queues import block_energy_j
 from collapipe_jax.edge.solver.allocate import (
     Solution,
     certified,

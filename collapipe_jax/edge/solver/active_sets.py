@@ -36,11 +36,11 @@ from collapipe_jax.edge.cost.chain import (
 from collapipe_jax.edge.cost.computing import computing_energy_j, pass_times, product_or_zero
 from collapipe_jax.edge.cost.convergence import cluster_divergence, participating_weight
 from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.evaluate import RoundTerms, receiving_cost
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.link_quality import d2e_hazard
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import RoundTerms, receiving_cost
 from collapipe_jax.edge.cost.terms import partition_additions
 from collapipe_jax.edge.network.channel import (
     d2d_sinr,

@@ -23,10 +23,14 @@ from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipelines
-from collapipe_jax.edge.solver.certificate import certify
 from collapipe_jax.edge.solver.limits import to_allocation, to_limits, to_logs
 from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights
-from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, evaluate_allocation
+from collapipe_jax.edge.solver.smooth_objective import (
+    Coupling,
+    Evaluation,
+    certify,
+    evaluate_allocation,
+)
 
 # Accelerated projected gradient on the logarithms of shares and powers.
 #

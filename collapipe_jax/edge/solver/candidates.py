@@ -12,11 +12,11 @@ from jax import Array
 
 from collapipe_jax.core.batch_axis import max_nodes
 from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, decision_partition
+from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.edge.cost.objective import round_objective
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.network.channel import sinr_at_hazard
 from collapipe_jax.edge.solver.limits import to_allocation, to_logs
 from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights

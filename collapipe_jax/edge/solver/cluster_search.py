@@ -16,12 +16,12 @@ from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.edge.cost.chain import at_next
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Routes
+from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs, links_at
 from collapipe_jax.edge.cost.objective import unit_costs
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.network.channel import bit_time_s, narrowed_bit_time_s, sinr_at_hazard
 from collapipe_jax.edge.solver.active_sets import (
     LinearCosts,

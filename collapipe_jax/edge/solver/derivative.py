@@ -1,6 +1,6 @@
 """Slope and curvature of the smooth objective, written out.
 
-This is the derivative of :func:`.cost.round_terms.round_terms` under power means, by the
+This is the derivative of :func:`.cost.evaluate.round_terms` under power means, by the
 chain rule from times on air and SINRs to logarithms of shares and powers. A larger share
 shortens a message's time and lowers its SINR; a larger power raises SINRs and energy.
 Written out it is faster than automatic differentiation, and the curvature comes from the same
@@ -24,10 +24,10 @@ from collapipe_jax.edge.cost.chain import (
 )
 from collapipe_jax.edge.cost.convergence import excess_inverse_survival, inverse_survival_slope
 from collapipe_jax.edge.cost.decision import Allocation, PerCluster, PerNode
+from collapipe_jax.edge.cost.evaluate import RoundTerms, receiving_cost
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.latency import d2d_stage_s, message_time_s
 from collapipe_jax.edge.cost.link_quality import interference_w
-from collapipe_jax.edge.cost.round_terms import RoundTerms, receiving_cost
 from collapipe_jax.edge.network.channel import efficiency_elasticity, threshold_over
 from collapipe_jax.edge.solver.smooth_maximum import mean_slope
 

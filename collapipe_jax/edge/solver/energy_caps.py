@@ -20,17 +20,17 @@ from jax import Array
 from collapipe_jax.core.batch_axis import sum_nodes
 from collapipe_jax.edge.cost.chain import Messages, at_gateway, at_next, sum_by_sender
 from collapipe_jax.edge.cost.decision import Allocation, MicroBatches, PerCluster, PerNode, Segments
-from collapipe_jax.edge.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
-from collapipe_jax.edge.cost.latency import air_times
-from collapipe_jax.edge.cost.link_quality import BitTimes, link_sinrs, round_links
-from collapipe_jax.edge.cost.maximum import Maximum
-from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import (
+from collapipe_jax.edge.cost.evaluate import (
     RoundTerms,
     air_energy_j,
     message_energy_j,
     round_terms,
 )
+from collapipe_jax.edge.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
+from collapipe_jax.edge.cost.latency import air_times
+from collapipe_jax.edge.cost.link_quality import BitTimes, link_sinrs, round_links
+from collapipe_jax.edge.cost.maximum import Maximum
+from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import with_least_attempts
 from collapipe_jax.edge.solver.derivative import SinrSlopes, sinr_elasticities
 from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, to_allocation

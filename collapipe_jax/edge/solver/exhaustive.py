@@ -32,10 +32,9 @@ from collapipe_jax.edge.solver.allocate import (
     descend_clusters,
     descend_jointly,
 )
-from collapipe_jax.edge.solver.certificate import band_multiplier, certify
 from collapipe_jax.edge.solver.limits import to_logs
 from collapipe_jax.edge.solver.smooth_maximum import Weights, initial_weights
-from collapipe_jax.edge.solver.smooth_objective import Coupling
+from collapipe_jax.edge.solver.smooth_objective import Coupling, band_multiplier, certify
 
 MOST_PARTITIONS = 1_000_000
 """Joint partitions whose bounds fit in memory."""

@@ -11,8 +11,8 @@ from jaxtyping import Array, Int
 from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.edge.cost.computing import product_or_zero
 from collapipe_jax.edge.cost.decision import Routes
-from collapipe_jax.edge.cost.embedding_rows import reading
 from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.terms import reading
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
     d2d_sinr,

@@ -31,7 +31,6 @@ from collapipe_jax.edge.solver.candidates import (
     take,
     with_candidate_axis,
 )
-from collapipe_jax.edge.solver.certificate import band_multiplier
 from collapipe_jax.edge.solver.cluster_search import (
     ClusterCandidates,
     cheapest,
@@ -42,7 +41,12 @@ from collapipe_jax.edge.solver.cluster_search import (
 from collapipe_jax.edge.solver.gateways import Uplinks
 from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.neighbours import neighbour_candidates
-from collapipe_jax.edge.solver.smooth_objective import Coupling, Evaluation, coupled_latency_cost
+from collapipe_jax.edge.solver.smooth_objective import (
+    Coupling,
+    Evaluation,
+    band_multiplier,
+    coupled_latency_cost,
+)
 
 
 class SearchConfig(NamedTuple):

@@ -18,10 +18,10 @@ from collapipe_jax.core.batch_axis import batch_last
 from collapipe_jax.edge.cost.chain import Chain, at_next, chain_of, from_previous
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, participates
+from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
 from collapipe_jax.edge.cost.link_quality import round_links
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.candidates import (
     Candidates,

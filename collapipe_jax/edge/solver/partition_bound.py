@@ -22,11 +22,9 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.computing import device_memory_bytes
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
-from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.problem import RoundProblem, Workload
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
-from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.solver.allocate import Solution, descend_jointly
-from collapipe_jax.edge.solver.certificate import certify, full_band_multiplier
 from collapipe_jax.edge.solver.exhaustive import (
     MOST_PARTITIONS,
     ROUNDING,
@@ -37,7 +35,11 @@ from collapipe_jax.edge.solver.exhaustive import (
 )
 from collapipe_jax.edge.solver.limits import to_logs
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
-from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation
+from collapipe_jax.edge.solver.smooth_objective import (
+    certify,
+    evaluate_allocation,
+    full_band_multiplier,
+)
 
 # Multipliers of the limits of a round: the fall of (P2) where one is relaxed a little.
 #

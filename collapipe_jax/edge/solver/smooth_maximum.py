@@ -59,7 +59,7 @@ def initial_weights(fixed: FixedPartition) -> Weights:
 
 
 class PowerMean(NamedTuple):
-    """Maxima as weighted power means; a rule for :func:`.cost.round_terms.round_terms`."""
+    """Maxima as weighted power means; a rule for :func:`.cost.evaluate.round_terms`."""
 
     weights: Weights  # by the name of the maximum
     temperature: float = TEMPERATURE  # inverse order of the means; no traced value

@@ -11,10 +11,9 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.core.trackers import NO_TRACKER, TRACKERS
-from collapipe_jax.edge.control.queues import EffectiveQueueParams
 from collapipe_jax.edge.cost.convergence import Learning
-from collapipe_jax.edge.cost.embedding_rows import ROWS
 from collapipe_jax.edge.cost.problem import SecureExchange, Signalling, SwitchingParams
+from collapipe_jax.edge.cost.terms import ROWS
 from collapipe_jax.edge.network.channel import DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
 from collapipe_jax.edge.network.mobility import MobilityParams
@@ -22,6 +21,7 @@ from collapipe_jax.edge.network.propagation import PropagationParams, TopologyPa
 from collapipe_jax.edge.policies.alternating import KNOBS
 from collapipe_jax.edge.policies.client_shares import SHARES, SPLITS
 from collapipe_jax.edge.policies.registry import MODES, POLICIES, ROUTES, RUN_POLICIES
+from collapipe_jax.edge.queues import EffectiveQueueParams
 from collapipe_jax.edge.system import ControlParams, RadioParams
 from collapipe_jax.runs.config.keys import LEARNING_KEYS, Key, key, own_seed, section
 

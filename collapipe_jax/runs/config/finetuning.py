@@ -20,7 +20,6 @@ from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, InputWarning, collect, rename_error_keys
 from collapipe_jax.core.seeds import seed_of
-from collapipe_jax.edge.control.queues import device_budget_floor_j
 from collapipe_jax.edge.cost.computing import (
     block_bytes,
     device_memory_bytes,
@@ -30,6 +29,7 @@ from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.network.devices import DEVICE_PROFILES
+from collapipe_jax.edge.queues import device_budget_floor_j
 from collapipe_jax.edge.system import SystemParams, sample_system
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes

@@ -12,7 +12,7 @@ from collapipe_jax.core.quantity import (
     quantities,
     unit_of,
 )
-from collapipe_jax.edge.cost.workload import Workload
+from collapipe_jax.edge.cost.problem import Workload
 from collapipe_jax.learning.federated.optimizers import (
     CLIENT_MOMENTS,
     OPTIMIZERS,

@@ -12,25 +12,26 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.quantity import Struct, linear_name, quantities, to_linear
 from collapipe_jax.core.seeds import seed_of
-from collapipe_jax.edge.control.queues import (
-    EffectiveQueueParams,
-    control_unit_floor_j,
-    device_budget_floor_j,
-)
 from collapipe_jax.edge.cost.convergence import Learning, local_steps_drift
 from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.edge.cost.problem import (
+    ModelEnds,
     RoundProblem,
     SecureExchange,
     Signalling,
     SwitchingParams,
+    Workload,
 )
-from collapipe_jax.edge.cost.workload import ModelEnds, Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, DynamicsParams
 from collapipe_jax.edge.network.devices import DeviceParams
 from collapipe_jax.edge.network.mobility import MobilityParams
 from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.edge.policies.registry import policy_entry
+from collapipe_jax.edge.queues import (
+    EffectiveQueueParams,
+    control_unit_floor_j,
+    device_budget_floor_j,
+)
 from collapipe_jax.edge.system import (
     ControlParams,
     EdgeSystem,

@@ -236,7 +236,7 @@ def load_map(workdir: str | os.PathLike) -> dict[str, Any]:
 
 # Long-term limits of runs and closed loops: whether they can be kept, and whether they are.
 #
-# Budgets under a floor of :mod:`collapipe_jax.edge.control.queues` can be kept by no
+# Budgets under a floor of :mod:`collapipe_jax.edge.queues` can be kept by no
 # pipeline, nor can those that a fade late in the horizon overdraws; such networks are a group
 # apart. Arrays are those of :func:`collapipe_jax.runs.studies.sweep_records.time_means`.
 

@@ -10,11 +10,11 @@ from jax import Array
 from rich.console import Console
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.control.queues import queues_before
 from collapipe_jax.edge.cost.client_round import client_micro_batches
 from collapipe_jax.edge.cost.convergence import absence_ratio
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.environment import SystemRound
+from collapipe_jax.edge.queues import queues_before
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep, read_sweep

@@ -24,6 +24,12 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.chain import Messages, at_senders
 from collapipe_jax.edge.cost.convergence import excess_inverse_survival
 from collapipe_jax.edge.cost.decision import Allocation, Decision
+from collapipe_jax.edge.cost.evaluate import (
+    energy_cost,
+    message_energy_j,
+    received_s,
+    round_terms,
+)
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition
 from collapipe_jax.edge.cost.latency import air_times, cluster_latency_s, flow_times, latency_parts
 from collapipe_jax.edge.cost.link_quality import (
@@ -35,12 +41,6 @@ from collapipe_jax.edge.cost.link_quality import (
 )
 from collapipe_jax.edge.cost.maximum import Maximum
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import (
-    energy_cost,
-    message_energy_j,
-    received_s,
-    round_terms,
-)
 from collapipe_jax.edge.network import channel
 from collapipe_jax.edge.solver.limits import to_allocation, to_logs
 from experiments.benchmarks.solver.outside_scipy import (

@@ -26,12 +26,11 @@ from collapipe_jax.edge.cost.decision import (
     make_decision,
     participates,
 )
-from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.evaluate import evaluate, node_energy_j, round_terms
 from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision
 from collapipe_jax.edge.cost.maximum import HardMax, Maximum
 from collapipe_jax.edge.cost.objective import drift_plus_penalty
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.cost.round_terms import node_energy_j, round_terms
 from collapipe_jax.edge.solver.limits import to_allocation, to_logs
 from experiments.double_precision import in_double
 

@@ -19,7 +19,7 @@ from support.random_problems import with_ends
 from support.reference_cost import embedding_bits, request_bits
 from support.structs import as_decision, as_problem
 
-from collapipe_jax.edge.cost.embedding_rows import reading, rows_read
+from collapipe_jax.edge.cost.terms import reading, rows_read
 
 DECIDED = ("vanilla_fl", "splitfed", "selected_fl", "control_unit_fl", "hierarchical_fl")
 DECIDED += ("static_pipeline",)

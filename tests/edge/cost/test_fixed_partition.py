@@ -7,8 +7,8 @@ import pytest
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
-from collapipe_jax.edge.cost.round_terms import round_terms
 
 pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")
 CLUSTERS, DEVICES, BLOCKS, BATCH = 3, 4, 6, 12

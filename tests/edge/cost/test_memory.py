@@ -11,7 +11,7 @@ from support.reference_cost import reference_cost
 from support.structs import as_problem
 
 from collapipe_jax.edge.cost import computing
-from collapipe_jax.edge.cost.workload import SCHEDULES
+from collapipe_jax.edge.cost.problem import SCHEDULES
 
 NETWORK = random_network(np.random.default_rng(3), 2, 4, 7)
 WORK = NETWORK["workload"]

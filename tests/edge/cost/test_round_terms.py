@@ -9,11 +9,11 @@ import pytest
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.cost.link_quality import round_links
 from collapipe_jax.edge.cost.maximum import hard_max
 from collapipe_jax.edge.cost.objective import drift_plus_penalty
-from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.solver.smooth_maximum import PowerMean, initial_weights
 
 pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")

@@ -16,9 +16,9 @@ from support.random_problems import with_ends
 from support.reference_cost import reference_violations
 from support.structs import as_decision, as_problem
 
-from collapipe_jax.edge.control.queues import device_budget_floor_j
 from collapipe_jax.edge.cost.decision import ClientDecision, Routes
 from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
+from collapipe_jax.edge.queues import device_budget_floor_j
 
 BLOCKS = 7
 

@@ -12,10 +12,10 @@ from support.random_problems import random_problems, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import link_sinrs
 from collapipe_jax.edge.cost.problem import Signalling
-from collapipe_jax.edge.cost.round_terms import round_terms
 from collapipe_jax.edge.solver.active_sets import (
     LEVELS,
     active_sets,

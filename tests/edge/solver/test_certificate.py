@@ -17,7 +17,7 @@ from support.random_allocations import random_coupling
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
 from collapipe_jax.edge.solver.allocate import descend_clusters
-from collapipe_jax.edge.solver.certificate import band_multiplier, certify
+from collapipe_jax.edge.solver.smooth_objective import band_multiplier, certify
 
 pytestmark = pytest.mark.usefixtures("double")
 

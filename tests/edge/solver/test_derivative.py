@@ -20,10 +20,10 @@ from support.random_problems import random_rounds, to_batch_last
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.convergence import local_steps_drift
 from collapipe_jax.edge.cost.decision import Routes, decision_partition
+from collapipe_jax.edge.cost.evaluate import air_energy_j, round_terms
 from collapipe_jax.edge.cost.fixed_partition import fix_partition
 from collapipe_jax.edge.cost.link_quality import active_power_w, round_links
 from collapipe_jax.edge.cost.problem import SecureExchange
-from collapipe_jax.edge.cost.round_terms import air_energy_j, round_terms
 from collapipe_jax.edge.network.channel import RATE_LAWS
 from collapipe_jax.edge.solver.energy_caps import fix_capped_partition
 from collapipe_jax.edge.solver.limits import to_allocation

@@ -9,8 +9,8 @@ from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.decision import decision_partition, make_decision
+from collapipe_jax.edge.cost.evaluate import air_energy_j, node_energy_j, round_terms
 from collapipe_jax.edge.cost.fixed_partition import fix_decision
-from collapipe_jax.edge.cost.round_terms import air_energy_j, node_energy_j, round_terms
 from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.energy_caps import (
     IN_REACH,

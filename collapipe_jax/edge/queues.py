@@ -21,10 +21,9 @@ from collapipe_jax.edge.cost.convergence import (
     excess_inverse_survival,
     participating_weight,
 )
-from collapipe_jax.edge.cost.embedding_rows import reading
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
-from collapipe_jax.edge.cost.terms import SenderAddition, Senders, sender_additions
+from collapipe_jax.edge.cost.terms import SenderAddition, Senders, reading, sender_additions
 from collapipe_jax.edge.network.channel import (
     bit_time_s,
     downlink_sinr,

@@ -8,12 +8,12 @@ from scipy.optimize import minimize
 from support.random_problems import pick
 from support.tiny_system import tiny_params
 
-from collapipe_jax.edge.control import queues
-from collapipe_jax.edge.control.queues import backlog_lower_bound, control_unit_floor_j
+from collapipe_jax.edge import queues
 from collapipe_jax.edge.cost.convergence import excess_inverse_survival
 from collapipe_jax.edge.environment import observed_problems, reset, simulate
 from collapipe_jax.edge.network.channel import spectral_efficiency, transport_block_hazard
 from collapipe_jax.edge.policies.registry import make_policy
+from collapipe_jax.edge.queues import backlog_lower_bound, control_unit_floor_j
 
 ROUNDS, NETWORKS = 12, 6
 POLICY = make_policy("static_pipeline", 8)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collapipe_jax.edge.control.queues import Queues, empty_queues, update_queues
 from collapipe_jax.edge.cost.problem import Control
+from collapipe_jax.edge.queues import Queues, empty_queues, update_queues
 
 BUDGET_J = np.array([[2.0, 0.5, 4.0], [1.0, 8.0, 0.25]])
 TARGET = 0.7

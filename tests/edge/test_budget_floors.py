@@ -15,9 +15,9 @@ from support.random_networks import random_decision, random_network
 from support.random_problems import pick, plain_problems, random_problems
 from support.structs import as_decision
 
-from collapipe_jax.edge.control import queues
-from collapipe_jax.edge.control.queues import device_budget_floor_j
+from collapipe_jax.edge import queues
 from collapipe_jax.edge.cost import feasibility
+from collapipe_jax.edge.queues import device_budget_floor_j
 
 block_energy_j = in_numpy(queues.block_energy_j)
 usable_blocks = in_numpy(feasibility.usable_blocks)

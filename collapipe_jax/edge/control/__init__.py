@@ -1,1 +1,0 @@
-"""Control over the long run: virtual queues, their floors and bounds."""
