@@ -1,1 +1,1 @@
-"""Configurations of studies and sweeps; the package has the named ones in `runs/config/named/`."""
+"""Configurations of studies and sweeps; `runs/config/named.py` of the package has the others."""

@@ -12,7 +12,7 @@ from collapipe_jax.runs.config.named import clinc150
 
 def get_config() -> Config:
     """CLINC150 with a smaller model, where losses matter."""
-    config = clinc150.get_config("plain")
+    config = clinc150("plain")
     config.model.update({"width": 64, "feed_forward_width": 256, "encoder_blocks": 4})
     config.training.update({"rounds": 60, "warmup_steps": 60})
     config.training.update({"client_learning_rate": 2e-3, "decoder_learning_rate": 2e-3})

@@ -13,7 +13,7 @@ from collapipe_jax.runs.config.named import clinc150
 
 def get_config() -> Config:
     """CLINC150 with a smaller model and a vocabulary that is public."""
-    config = clinc150.get_config("plain")
+    config = clinc150("plain")
     config.task.update({"vocabulary": "vocab_bert/bert-base-uncased-vocab.txt"})
     config.task.update({"split": "iid", "source_length": 14})
     config.model.update({"width": 64, "feed_forward_width": 128, "encoder_blocks": 2})

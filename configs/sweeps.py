@@ -14,14 +14,14 @@ from typing import Any
 
 from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.default import Config
-from collapipe_jax.runs.config.named import paper
+from collapipe_jax.runs.config.named import REUSE, paper
 
 _NANO, _TX2, _NX, _ORIN = "jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"
 
 
 def get_config(name: str) -> Config:
     """The configuration that the points of a sweep change."""
-    return (default if name == "mobility" else paper).get_config()
+    return default.get_config() if name == "mobility" else paper()
 
 
 def get_sweep(name: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ SWEEPS = {
         [
             ("as in paper.py", {}),
             # ``paper:reuse``
-            ("neighbours on the same carrier", paper.REUSE),
+            ("neighbours on the same carrier", REUSE),
             ("D2D links with sight", {"propagation.d2d_path_loss": "tr36843_outdoor"}),
             ("clusters as unlike as measured", {"learning.gradient_heterogeneity": 0.03}),
             ("attempts without limit", {"radio.retransmissions": "reliable"}),

@@ -21,6 +21,6 @@ POLICIES = ("dssra", "static_pipeline")
 def main(argv: Sequence[str]) -> None:
     """Train twice on the same network and data, print the table, draw the figures."""
     workdir = Path(make_parser(__doc__, workdir="runs/quickstart").parse_args(argv).workdir)
-    race(quickstart.get_config(), POLICIES, workdir, Console())
+    race(quickstart(), POLICIES, workdir, Console())
     for path in draw_folders([str(workdir)], workdir / "figures"):
         print(f"written: {path}")

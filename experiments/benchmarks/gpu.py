@@ -161,7 +161,7 @@ def together(toy: bool) -> dict[str, Any]:
     runs, alone, rounds = (2, 1, 2) if toy else (64, 4, 16)
     experiments: list[Experiment] = []
     for seed in range(runs):
-        config = quickstart.get_config()
+        config = quickstart()
         # One corpus for all, and samples, networks and weights of every run's seed.
         config.update({"seed": seed})
         config.task.seed = 0
@@ -216,7 +216,7 @@ def memory(policy: str, toy: bool) -> dict[str, Any]:
     The device computes for all clusters or clients: its peak stands beside the sum of formula
     (15) over the simulated devices, and the largest of them.
     """
-    config = quickstart.get_config()
+    config = quickstart()
     config.network.update({"clusters": 2, "devices": 3})
     sizes = {"width": 768, "heads": 12, "feed_forward_width": 3072, "encoder_blocks": 12}
     if toy:

@@ -302,7 +302,7 @@ def folder(tmp_path, monkeypatch, no_data):
     (tmp_path / "broken.py").write_text("def get_config(:\n")
     (tmp_path / "failing.py").write_text("import json\njson.no_such_name\n")
     (tmp_path / "taskless.py").write_text(
-        "from collapipe_jax.runs.config.named.quickstart import get_config as whole\n"
+        "from collapipe_jax.runs.config.named import quickstart as whole\n"
         "def get_config():\n    config = whole()\n    del config.task.kind\n    return config\n"
     )
     for name in ("extra", "short", "loud"):

@@ -37,9 +37,11 @@ from collapipe_jax.learning.models.config import (
     EncoderConfig,
 )
 from collapipe_jax.learning.models.layers import LORA_A, LORA_B, Params, init_linear
-from collapipe_jax.learning.models.layouts import BERT, CAUSAL, Layout
 from collapipe_jax.learning.models.tensor_files import (
+    BERT,
+    CAUSAL,
     CONFIG,
+    Layout,
     as_tensors,
     fill_params,
     read_json,

@@ -26,8 +26,8 @@ from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.learning.models.bert import HEADS, POOLINGS, init_bert, init_masked_lm_head
 from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig
 from collapipe_jax.learning.models.layers import Params, init_linear
-from collapipe_jax.learning.models.layouts import BERT
 from collapipe_jax.learning.models.tensor_files import (
+    BERT,
     CONFIG,
     WEIGHTS,
     as_tensors,

@@ -15,8 +15,8 @@ from collapipe_jax.core.errors import InputError, rename_error_keys
 from collapipe_jax.learning.models.causal_lm import CausalLM
 from collapipe_jax.learning.models.config import CausalConfig, RotaryScaling
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.models.layouts import CAUSAL
 from collapipe_jax.learning.models.tensor_files import (
+    CAUSAL,
     CONFIG,
     as_tensors,
     check_same,

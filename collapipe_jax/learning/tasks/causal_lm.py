@@ -30,6 +30,8 @@ from collapipe_jax.learning.models.causal_lm import (
     NOTHING,
     CausalBatch,
     CausalLM,
+    first_fit_decreasing,
+    packed,
     scored_targets,
 )
 from collapipe_jax.learning.models.config import (
@@ -53,7 +55,6 @@ from collapipe_jax.learning.tasks.instructions import (
     learnt_text,
     text_of,
 )
-from collapipe_jax.learning.tasks.packing import first_fit_decreasing, packed
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.scores import perplexity
 from collapipe_jax.learning.tasks.subwords import (

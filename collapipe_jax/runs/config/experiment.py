@@ -34,12 +34,11 @@ from collapipe_jax.learning.federated.quantisation import quantiser_of
 from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
 from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.learning.tasks.registry import find_task
-from collapipe_jax.learning.tasks.rows_read import count_rows
 from collapipe_jax.learning.tasks.sampling import split_samples
 from collapipe_jax.learning.tasks.task import Task
 from collapipe_jax.runs.config.checks import CheckedConfig, check_values, sections_of
 from collapipe_jax.runs.config.default import Config
-from collapipe_jax.runs.config.embedding_rows import build_embedding_rows
+from collapipe_jax.runs.config.embedding_rows import build_embedding_rows, count_rows
 from collapipe_jax.runs.config.rules import check_rules, training_rules
 from collapipe_jax.runs.config.system import make_system, make_system_params
 

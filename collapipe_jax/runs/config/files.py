@@ -130,7 +130,8 @@ def call_function(path: str, name: str, *, optional: bool = False) -> Any:
         names = _names(path, place)
         if variant not in names.get("VARIANTS", (variant,)):
             known = ", ".join(f"{place}:{one}" for one in names["VARIANTS"] if one)
-            raise InputError("--config", path, "no such variant", f"Choose among: {known}")
+            remedy = f"Choose among: {known}" if known else "It has none"
+            raise InputError("--config", path, "no such variant", remedy)
         if optional and name not in names:
             return None
         return names[name](*([variant] if variant else []))
@@ -148,7 +149,7 @@ def _names(path: str, place: str) -> dict[str, Any]:
             raise InputError("--config", path, "no such file", "Name a file, or paper, for one")
         return runpy.run_path(place)
     if place in NAMED:
-        return vars(importlib.import_module(f"collapipe_jax.runs.config.{NAMED[place]}"))
+        return {"get_config": NAMED[place].make, "VARIANTS": NAMED[place].variants}
     try:
         found = "." in place and importlib.util.find_spec(place)
     except ModuleNotFoundError:  # of the package around it

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import can_reduce, draw_policies, draw_reduction
-from collapipe_jax.runs.figures.gantt import draw_gantt, draw_gantt_clients
 from collapipe_jax.runs.figures.limits import draw_constraints, draw_memory, draw_queues
-from collapipe_jax.runs.figures.network import draw_network
+from collapipe_jax.runs.figures.round import draw_gantt, draw_gantt_clients, draw_network
 from collapipe_jax.runs.figures.sweep import draw_map, draw_sweeps
 from collapipe_jax.runs.figures.training import (
     draw_constants,
@@ -26,8 +25,7 @@ from collapipe_jax.runs.results.checkpoints import Run, load_race, load_run
 from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.realisations import load_map, load_realisations, load_sweep
-from collapipe_jax.runs.results.record import RunRecord, run_labels
-from collapipe_jax.runs.results.timeline import has_clients, runs_pipeline
+from collapipe_jax.runs.results.record import RunRecord, has_clients, run_labels, runs_pipeline
 from collapipe_jax.runs.results.workdir import nothing_there
 from collapipe_jax.runs.studies.comparison import OURS
 

@@ -10,9 +10,8 @@ from typing import Any
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import finite, write_text
 from collapipe_jax.runs.report.charts import Data
-from collapipe_jax.runs.report.plan import document_formats
 from collapipe_jax.runs.report.studies import comparison_page, sweep_page
-from collapipe_jax.runs.report.training import plan_page, race_page, runs_page
+from collapipe_jax.runs.report.training import document_formats, plan_page, race_page, runs_page
 from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.workdir import nothing_there
 

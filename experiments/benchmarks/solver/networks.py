@@ -148,8 +148,8 @@ def _unusable(memory_key: Array, radio_key: Array, problem: RoundProblem) -> Rou
 
 LAWS = {
     "tight": (default.get_config, _tight),
-    "wide": (paper.get_config, _wide),
-    "unusable": (paper.get_config, _unusable),
+    "wide": (paper, _wide),
+    "unusable": (paper, _unusable),
 }
 """Laws of random networks: a configuration, and what is changed in each network."""
 

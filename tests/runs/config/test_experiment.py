@@ -440,9 +440,11 @@ def test_rows_that_travel_are_those_of_the_texts_that_rounds_draw():
 def test_every_shipped_configuration_passes_the_checks(monkeypatch):
     monkeypatch.chdir(ROOT)
     files = [f"configs.{path.stem}" for path in sorted((ROOT / "configs").glob("[!_]*.py"))]
-    modules = {name: f"collapipe_jax.runs.config.{module}" for name, module in NAMED.items()}
-    for name, module in (modules | {name: name for name in files}).items():
-        for variant in getattr(importlib.import_module(module), "VARIANTS", ("",)):
+    variants = {name: named.variants for name, named in NAMED.items()}
+    for name in files:
+        variants[name] = getattr(importlib.import_module(name), "VARIANTS", ("",))
+    for name, known in variants.items():
+        for variant in known:
             config = read_config(f"{name}:{variant}" if variant else name)
             find_task(config.task.kind).make_sizes(config)
             build.build_optimizers(config)

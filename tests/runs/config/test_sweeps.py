@@ -101,7 +101,7 @@ def test_a_check_of_every_point_reports_all():
 def test_a_file_gives_axes_of_keys(tmp_path):
     path = tmp_path / "swept.py"
     path.write_text(
-        "from collapipe_jax.runs.config.named.quickstart import get_config\n"
+        "from collapipe_jax.runs.config.named import quickstart as get_config\n"
         "def get_sweep():\n"
         "    return [{'keys': {'control.v': [1, 10]}, 'label': 'V', 'log': True},\n"
         "            {'keys': {'network.devices': [2, 3], 'network.clusters': [3, 2]}}]\n"

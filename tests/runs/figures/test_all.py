@@ -14,7 +14,7 @@ from collapipe_jax.runs.figures.draw import GANTT, KINDS, LATENCY, PROGRESS, QUE
 from collapipe_jax.runs.figures.training import slowest_parts_s
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.timeline import choose_round, runs_pipeline
+from collapipe_jax.runs.results.record import choose_round, runs_pipeline
 from collapipe_jax.runs.results.workdir import open_workdir
 from figures import __main__ as all_figures
 

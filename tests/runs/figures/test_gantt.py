@@ -6,8 +6,8 @@ import pytest
 from support.drawing import flow_s, make_record
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures import gantt
-from collapipe_jax.runs.results.timeline import (
+from collapipe_jax.runs.figures import round as gantt
+from collapipe_jax.runs.results.record import (
     BACKWARD,
     TURN,
     choose_round,

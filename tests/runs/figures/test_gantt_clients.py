@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures import gantt
-from collapipe_jax.runs.figures.gantt import draw_gantt_clients
+from collapipe_jax.runs.figures import round as gantt
+from collapipe_jax.runs.figures.round import draw_gantt_clients
 from collapipe_jax.runs.results.checkpoints import RunRecord
-from collapipe_jax.runs.results.timeline import client_round, has_clients
+from collapipe_jax.runs.results.record import client_round, has_clients
 
 
 def make_record(samples, parts_s, policy="splitfed"):
@@ -52,7 +52,7 @@ def test_a_client_that_never_ends_is_drawn_up_to_there(record):
 
 
 def test_the_legend_names_what_is_drawn(record):
-    names = list(gantt._LOOKS)
+    names = list(gantt._CLIENT_LOOKS)
     assert [
         text.get_text() for text in draw_gantt_clients([record]).legends[0].get_texts()
     ] == names

@@ -11,10 +11,9 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import finite
 from collapipe_jax.runs.report.charts import line, line_chart, plain
 from collapipe_jax.runs.report.gather import report_data
-from collapipe_jax.runs.report.limits import limits_of
-from collapipe_jax.runs.report.plan import load_plans
-from collapipe_jax.runs.report.rounds import MOST_ROUNDS, pick_rounds
-from collapipe_jax.runs.results.timeline import slowest_stage
+from collapipe_jax.runs.report.rounds import MOST_ROUNDS, limits_of, pick_rounds
+from collapipe_jax.runs.report.training import load_plans
+from collapipe_jax.runs.results.record import slowest_stage
 
 
 def names(entries):

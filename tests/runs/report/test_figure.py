@@ -4,7 +4,7 @@ import pytest
 from support.drawing import rendered
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.figures.network import draw_network
+from collapipe_jax.runs.figures.round import draw_network
 from collapipe_jax.runs.results.checkpoints import load_run
 
 

@@ -12,8 +12,13 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.system import sample_positions, sample_system
 from collapipe_jax.runs.config.system import build_system_params, system_key
 from collapipe_jax.runs.documents import read_decision, read_network
-from collapipe_jax.runs.report.links import NO_LINK, used_links
-from collapipe_jax.runs.report.network import network_of_point, network_of_run, schematic
+from collapipe_jax.runs.report.network import (
+    NO_LINK,
+    network_of_point,
+    network_of_run,
+    schematic,
+    used_links,
+)
 from collapipe_jax.runs.results.checkpoints import load_run
 from collapipe_jax.runs.results.realisations import load_realisations
 

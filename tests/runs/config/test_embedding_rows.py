@@ -7,14 +7,15 @@ import pytest
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.split_model import SplitModel
-from collapipe_jax.learning.tasks.rows_read import (
+from collapipe_jax.learning.tasks.sampling import sample_round
+from collapipe_jax.runs.config.embedding_rows import (
     RowCounts,
     count_rows,
+    heaps_law,
     mean_rows,
+    sample_points,
     samples_with_row,
 )
-from collapipe_jax.learning.tasks.sampling import sample_round
-from collapipe_jax.runs.config.embedding_rows import heaps_law, sample_points
 
 ROWS = 9
 TEXTS = np.array([[0, 1, 1], [1, 2, 3], [4, 4, 4], [0, 5, 9], [6, 1, -1], [2, 7, 0]])
