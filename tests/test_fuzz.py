@@ -33,8 +33,7 @@ from collapipe_jax.runs.config.files import parse_overrides, read_values
 from collapipe_jax.runs.config.keys import Key
 from collapipe_jax.runs.documents import read_decision, read_network
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
-from collapipe_jax.runs.results.experiment import Results, Variable
-from collapipe_jax.runs.results.workdir import open_workdir, read_summary
+from collapipe_jax.runs.results.experiment import Results, Variable, open_workdir, read_summary
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_data")]
 

@@ -47,7 +47,7 @@ from collapipe_jax.runs.config.files import parse_overrides, read_values
 from collapipe_jax.runs.config.finetuning import fine_tuning
 from collapipe_jax.runs.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.runs.results.checkpoints import newest_step
-from collapipe_jax.runs.results.workdir import open_workdir, read_summary
+from collapipe_jax.runs.results.experiment import open_workdir, read_summary
 from collapipe_jax.runs.training.loop import check_shared, telling_what_is_saved, train
 from collapipe_jax.runs.training.network_ahead import decide_mode_and_cut
 

@@ -28,7 +28,7 @@ from collapipe_jax.runs.results.checkpoints import load_entry
 from collapipe_jax.runs.results.experiment import Results, as_columns
 from collapipe_jax.runs.results.store import Shard, read_shard
 from collapipe_jax.runs.studies.race import train_shard
-from collapipe_jax.runs.training.central import train_centrally
+from experiments.studies.central import train_centrally
 from experiments.studies.seeds import experiments_of_seeds
 
 WAYS = ("collaborative", "central")

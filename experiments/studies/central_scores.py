@@ -16,7 +16,7 @@ from rich.console import Console
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_config
-from collapipe_jax.runs.training.central import train_centrally
+from experiments.studies.central import train_centrally
 
 
 def main(argv: Sequence[str]) -> None:

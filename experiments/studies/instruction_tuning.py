@@ -36,11 +36,11 @@ from collapipe_jax.learning.tasks.subwords import pad_rows
 from collapipe_jax.runs.config.experiment import Experiment, build_experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_values
 from collapipe_jax.runs.config.finetuning import fine_tuning
-from collapipe_jax.runs.training.central import central_learner, central_rounds
 from collapipe_jax.runs.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds
 from collapipe_jax.runs.training.loop import train
 from collapipe_jax.runs.training.ongoing_run import initial_params, learning_place
 from experiments.benchmarks.adapters import peer_model
+from experiments.studies.central import central_learner, central_rounds
 
 START, COLLABORATIVE, CENTRAL, PEFT = "before", "collaborative", "one place", "peft"
 _ROWS, _PROMPTS, _TOKENS = 2, 4, 32  # of PyTorch at a time, and of the comparison
@@ -111,7 +111,7 @@ def _train_over_network(experiment: Experiment, folder: Path, console: Console) 
 
 
 def train_in_one_place(experiment: Experiment, start: Params) -> Params:
-    """Parts keep their rates, unlike in ``runs/training/central.py``, where one trains all."""
+    """Parts keep their rates, unlike in ``studies/central.py``, where one trains all."""
     learner = central_learner(experiment)
     optimizers = learner.optimizers.replace(client=experiment.optimizers.client)
     learner = learner.replace(optimizers=optimizers)

@@ -25,9 +25,8 @@ from collapipe_jax.core.statistics import interval_text, mean_interval
 from collapipe_jax.learning.tasks.subwords import CONTINUES, SPECIAL_PIECES, WordPiece
 from collapipe_jax.runs.config.experiment import Experiment, build_experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_config
-from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.experiment import Results, read_summary
 from collapipe_jax.runs.results.store import read_shard
-from collapipe_jax.runs.results.workdir import read_summary
 from collapipe_jax.runs.studies.race import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 

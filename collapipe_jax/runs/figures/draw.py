@@ -23,10 +23,9 @@ from collapipe_jax.runs.figures.training import (
 )
 from collapipe_jax.runs.results.checkpoints import Run, load_race, load_run
 from collapipe_jax.runs.results.datasets import open_results
-from collapipe_jax.runs.results.experiment import read_settings
+from collapipe_jax.runs.results.experiment import nothing_there, read_settings
 from collapipe_jax.runs.results.realisations import load_map, load_realisations, load_sweep
 from collapipe_jax.runs.results.record import RunRecord, has_clients, run_labels, runs_pipeline
-from collapipe_jax.runs.results.workdir import nothing_there
 from collapipe_jax.runs.studies.comparison import OURS
 
 

@@ -12,8 +12,7 @@ from collapipe_jax.core.files import finite, write_text
 from collapipe_jax.runs.report.charts import Data
 from collapipe_jax.runs.report.studies import comparison_page, sweep_page
 from collapipe_jax.runs.report.training import document_formats, plan_page, race_page, runs_page
-from collapipe_jax.runs.results.experiment import read_settings
-from collapipe_jax.runs.results.workdir import nothing_there
+from collapipe_jax.runs.results.experiment import nothing_there, read_settings
 
 _PAGES = {
     "race": race_page,

@@ -31,9 +31,15 @@ from collapipe_jax.core.files import read_object, sync_folder, write_bytes, writ
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.task import Task
 from collapipe_jax.runs import hosts
-from collapipe_jax.runs.results.experiment import Results, as_columns, as_rows
+from collapipe_jax.runs.results.experiment import (
+    Results,
+    as_columns,
+    as_rows,
+    read_config,
+    read_summary,
+    wrong_workdir,
+)
 from collapipe_jax.runs.results.record import RunRecord
-from collapipe_jax.runs.results.workdir import read_config, read_summary, wrong_workdir
 
 _KEPT = 2
 _OVERHEAD_BYTES = 1 << 20  # what Orbax writes beside arrays, at most

@@ -16,8 +16,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.quantity import unit_of
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.runs.results.checkpoints import RunRecord, load_run
-from collapipe_jax.runs.results.experiment import Results, Variable, read_settings
-from collapipe_jax.runs.results.workdir import nothing_there
+from collapipe_jax.runs.results.experiment import Results, Variable, nothing_there, read_settings
 
 if TYPE_CHECKING:
     import xarray

@@ -18,9 +18,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.statistics import running_mean
 from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep
-from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.experiment import Results, read_summary
 from collapipe_jax.runs.results.store import Place
-from collapipe_jax.runs.results.workdir import read_summary
 
 
 class Case(NamedTuple):

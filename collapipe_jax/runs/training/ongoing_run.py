@@ -37,9 +37,13 @@ from collapipe_jax.learning.tasks.registry import seal_model
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.results.checkpoints import Checkpoints, RunRecord, load_run
-from collapipe_jax.runs.results.experiment import read_settings
+from collapipe_jax.runs.results.experiment import (
+    added_rounds,
+    make_workdir,
+    open_workdir,
+    read_settings,
+)
 from collapipe_jax.runs.results.realisations import warn_of_run
-from collapipe_jax.runs.results.workdir import added_rounds, make_workdir, open_workdir
 from collapipe_jax.runs.training.history import (
     History,
     Metrics,

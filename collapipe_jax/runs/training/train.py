@@ -16,10 +16,9 @@ from collapipe_jax.runs.config.experiment import Experiment, build_experiment
 from collapipe_jax.runs.config.sweeps import SEED, Sweep
 from collapipe_jax.runs.results.checkpoints import load_run
 from collapipe_jax.runs.results.datasets import label_run
-from collapipe_jax.runs.results.experiment import Results, Variable
+from collapipe_jax.runs.results.experiment import Results, Variable, read_summary
 from collapipe_jax.runs.results.realisations import sweep_settings, swept_coordinates
 from collapipe_jax.runs.results.store import WHOLE, Place, Shard
-from collapipe_jax.runs.results.workdir import read_summary
 from collapipe_jax.runs.training.loop import train as train_experiment
 from collapipe_jax.runs.training.loop import train_together
 from collapipe_jax.runs.training.ongoing_run import BREAKDOWN, TrainedRun

@@ -8,8 +8,8 @@ from support import tiny_run
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import write_json
 from collapipe_jax.runs.studies import race as shards
-from collapipe_jax.runs.training.central import CentralRun
 from experiments.studies import central_gap
+from experiments.studies.central import CentralRun
 
 
 def test_differences_are_paired_and_a_score_of_zero_has_no_share():

@@ -13,9 +13,8 @@ from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.draw import GANTT, KINDS, LATENCY, PROGRESS, QUEUES
 from collapipe_jax.runs.figures.training import slowest_parts_s
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
-from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.experiment import Results, open_workdir
 from collapipe_jax.runs.results.record import choose_round, runs_pipeline
-from collapipe_jax.runs.results.workdir import open_workdir
 from figures import __main__ as all_figures
 
 DRAWINGS = {one.name: one for one in (PROGRESS, LATENCY, QUEUES, GANTT)}

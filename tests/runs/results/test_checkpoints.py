@@ -10,7 +10,7 @@ import pytest
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.files import partial_path, read_object, remove_partials, write_text
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
-from collapipe_jax.runs.results.workdir import open_workdir
+from collapipe_jax.runs.results.experiment import open_workdir
 
 CONFIG = {
     "seed": 0,

@@ -15,10 +15,10 @@ from support.metrics import read_metrics
 from collapipe_jax.learning.federated.optimizers import Rules
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config.experiment import build_experiment, build_rules
-from collapipe_jax.runs.training import central
 from collapipe_jax.runs.training.learning_rounds import LearningRounds
 from collapipe_jax.runs.training.loop import train_together
 from collapipe_jax.runs.training.ongoing_run import cluster_scores
+from experiments.studies import central
 
 QUIET = Console(file=io.StringIO())
 

@@ -8,9 +8,9 @@ from support import tiny_run
 from support.compilations import compiles
 
 from collapipe_jax.runs.config.experiment import build_experiment
-from collapipe_jax.runs.training.central import central_learner, central_rounds
 from collapipe_jax.runs.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.runs.training.ongoing_run import initial_run_state, learning_place
+from experiments.studies.central import central_learner, central_rounds
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Write the reference pages of configurations and documents.
 
-    python -m collapipe_jax.runs.config.reference docs/reference
+    python -m experiments.reference docs/reference
 
 The pages follow from the tables of keys and from the structs; a test holds them to these.
 """
@@ -14,7 +14,7 @@ from collapipe_jax.runs import documents
 from collapipe_jax.runs.config.default import KEYS
 from collapipe_jax.runs.config.keys import Key
 
-_PAGE = """<!-- Made by `python -m collapipe_jax.runs.config.reference docs/reference`. -->
+_PAGE = """<!-- Made by `python -m experiments.reference docs/reference`. -->
 
 # {title}
 

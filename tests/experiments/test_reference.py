@@ -4,7 +4,7 @@ import pytest
 from support import ROOT
 
 from collapipe_jax.runs import documents
-from collapipe_jax.runs.config import reference
+from experiments import reference
 
 PAGES = {
     "configuration.md": reference.configuration_page,
@@ -16,7 +16,7 @@ PAGES = {
 def test_the_page_on_file_is_up_to_date(name, tmp_path):
     page = PAGES[name]()
     on_file = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
-    assert on_file == page, "run python -m collapipe_jax.runs.config.reference docs/reference"
+    assert on_file == page, "run python -m experiments.reference docs/reference"
     reference.main([str(tmp_path / "reference")])
     assert (tmp_path / "reference" / name).read_text(encoding="utf-8") == page
 

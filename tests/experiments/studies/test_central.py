@@ -9,9 +9,9 @@ from support.rounds import run_round
 
 from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.experiment import build_experiment
-from collapipe_jax.runs.training.central import central_learner, central_rounds
 from collapipe_jax.runs.training.learning_rounds import LearningRounds
 from collapipe_jax.runs.training.ongoing_run import initial_run_state, learning_place
+from experiments.studies.central import central_learner, central_rounds
 
 
 @pytest.fixture(scope="module")
