@@ -17,7 +17,7 @@ import submitit
 
 from collapipe_jax.core.errors import InputError
 
-KINDS = ("slurm", "local")
+_KINDS = ("slurm", "local")
 _NAMES = {
     **{"time": "timeout_min", "cpus": "cpus_per_task", "gpus": "gpus_per_node"},
     **{"memory_gb": "mem_gb", "nodes": "nodes", "name": "name"},
@@ -27,7 +27,7 @@ _POLL_S = 1.0
 _TIMEOUT_MIN = 24 * 60  # of a job; that of submitit is minutes
 
 
-class ShardJob(submitit.helpers.Checkpointable):
+class _ShardJob(submitit.helpers.Checkpointable):
     """A shard of a command; a job that is preempted is submitted again as it is."""
 
     def __call__(self, command: str, argv: Sequence[str], shard: str) -> None:
@@ -39,7 +39,7 @@ class ShardJob(submitit.helpers.Checkpointable):
             raise RuntimeError(f"shard {shard} ended with status {status}")
 
 
-class HostJob(submitit.helpers.Checkpointable):
+class _HostJob(submitit.helpers.Checkpointable):
     """A host of a training run, which goes on where the run stopped."""
 
     def __call__(self, argv: Sequence[str], port: int) -> None:
@@ -93,8 +93,8 @@ def read_hosts(given: argparse.Namespace) -> Callable[..., None]:
 
 
 def _read_kind(given: argparse.Namespace) -> str:
-    if given.cluster not in KINDS:
-        remedy = f"Choose among: {', '.join(KINDS)}"
+    if given.cluster not in _KINDS:
+        remedy = f"Choose among: {', '.join(_KINDS)}"
         raise InputError("--cluster", given.cluster, "no such cluster", remedy)
     return given.cluster
 
@@ -133,7 +133,7 @@ def run_shards(
     """Run all shards of a command until no part is missing.
 
     Args:
-      kind: of :data:`KINDS`.
+      kind: of :data:`_KINDS`.
       shards: number of shards.
       workers: most of them at a time.
       options: of jobs.
@@ -154,7 +154,7 @@ def run_shards(
         names = [f"{index}/{shards}" for index in left]
         if kind == "slurm":
             rows = [command] * len(names), [own] * len(names), names
-            for job in executor.map_array(ShardJob(), *rows):
+            for job in executor.map_array(_ShardJob(), *rows):
                 job.wait()
         else:
             _run_locally(executor, command, own, names, workers)
@@ -172,7 +172,7 @@ def run_hosts(
     """Train one run on several hosts until it is finished.
 
     Args:
-      kind: of :data:`KINDS`.
+      kind: of :data:`_KINDS`.
       options: of the job, with its nodes and tasks.
       folder: workdir, whose ``jobs`` gets scripts and outputs.
       argv: arguments of ``collapipe train``.
@@ -190,7 +190,7 @@ def run_hosts(
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
-        executor.submit(HostJob(), own, port).wait()
+        executor.submit(_HostJob(), own, port).wait()
 
     def left() -> dict[int, int]:
         rounds = missing()
@@ -242,7 +242,7 @@ def _run_locally(
         while waiting or running:
             running = [job for job in running if not job.done()]
             while waiting and len(running) < workers:
-                running.append(executor.submit(ShardJob(), command, argv, waiting.pop(0)))
+                running.append(executor.submit(_ShardJob(), command, argv, waiting.pop(0)))
             time.sleep(_POLL_S)
     finally:  # an interrupt of this process alone ends its shards too
         for job in running:

@@ -256,7 +256,9 @@ def plan_machines(options: argparse.Namespace) -> None:
         raise InputError("--cluster", options.cluster, problem, remedy)
     console = console_for_tables(_WIDTH)
     tokens = options.batch * (options.tokens if work.trains else 1)
-    console.print(*describe_placement(machines, work, placement, tokens), sep="\n", highlight=False)
+    console.print(
+        *_describe_placement(machines, work, placement, tokens), sep="\n", highlight=False
+    )
 
 
 def _read_options(options: argparse.Namespace) -> tuple[Machines, BertConfig | CausalConfig]:
@@ -294,7 +296,7 @@ def _read_options(options: argparse.Namespace) -> tuple[Machines, BertConfig | C
     return right["cluster"], right["model"]
 
 
-def describe_placement(
+def _describe_placement(
     machines: Machines, work: PipelineWork, placement: Placement, tokens: float
 ) -> tuple[RenderableType, ...]:
     """Who runs which blocks, and what the step of so many ``tokens`` takes and waits for."""

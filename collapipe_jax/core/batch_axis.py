@@ -18,7 +18,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _CHUNK = {"cpu": 64}
 """Problems at a time: a working set that stays in a core's cache."""
@@ -200,7 +200,7 @@ def fusion_barrier(tree):
     return jax.tree.map(keep, tree)
 
 
-def select(condition: Array, chosen: T, other: T) -> T:
+def select(condition: Array, chosen: _T, other: _T) -> _T:
     """Leaves of one tree where a condition holds, else of another."""
     return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 

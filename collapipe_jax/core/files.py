@@ -31,7 +31,7 @@ _DIGEST = "sha256"
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file at once or not at all, its folder made, also when the program is killed."""
-    with naming(path):
+    with _naming(path):
         partial = _write_partial(path, content)
         partial.replace(path)
         sync_folder(path.parent)
@@ -42,7 +42,7 @@ def write_new_text(path: Path, text: str) -> bool:
 
     Of several processes that call it at once, one writes.
     """
-    with naming(path):
+    with _naming(path):
         partial = _write_partial(path, text.encode())
         try:
             os.link(partial, path)
@@ -58,7 +58,7 @@ def write_new_text(path: Path, text: str) -> bool:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file, whole or not at all where the disk is full."""
-    with naming(path):
+    with _naming(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             end, left = os.fstat(descriptor).st_size, line.encode()
@@ -96,7 +96,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     """Give every ``OSError`` the name of the file that is written."""
     try:
         yield

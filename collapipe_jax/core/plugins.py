@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from collapipe_jax.core.errors import InputError, meant
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 OWN = "or one of your own as package.module:name"
 
 
-def find(key: str, name: str, known: Mapping[str, T]) -> T:
+def find(key: str, name: str, known: Mapping[str, _T]) -> _T:
     """The object of a name.
 
     Args:

@@ -40,7 +40,7 @@ def unit_of(name: str) -> str:
     return next((unit for suffix, unit in _UNITS.items() if f"_{name}".endswith(suffix)), "")
 
 
-def without_unit(name: str) -> str:
+def _without_unit(name: str) -> str:
     """The name without the suffix that says its unit."""
     return next((name.removesuffix(suffix) for suffix in _UNITS if name.endswith(suffix)), name)
 
@@ -54,7 +54,7 @@ def axis_texts(key: str, values: Sequence[Any]) -> tuple[str, list[str], float]:
     if key.endswith("]"):  # a label of the user's, with its unit
         return key, [f"{value:g}" for value in values], 1.0
     name = key.rpartition(".")[2]
-    words = without_unit(name).replace("_", " ").replace("d2e", "D2E").replace("d2d", "D2D")
+    words = _without_unit(name).replace("_", " ").replace("d2e", "D2E").replace("d2d", "D2D")
     label, unit, scale = words[0].upper() + words[1:], unit_of(name), 1.0
     if not all(isinstance(value, int | float) for value in values):
         return f"{label} [–]", [str(value) for value in values], scale
@@ -104,7 +104,7 @@ def bytes_to_mib(size_bytes: ArrayLike) -> ArrayLike:
     return size_bytes / 2**20
 
 
-AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C", "P": "P"}
+_AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C", "P": "P"}
 """Lengths of axes by letter: clusters, devices, nodes, choices, points of a line."""
 
 MOST_BLOCKS = 10_000
@@ -121,7 +121,7 @@ class Quantity:
 
     meaning: str  # a noun phrase
     symbol: str = ""  # as in docs/system-model.md, in TeX
-    shape: str = ""  # a letter of :data:`AXES` an axis; none is a scalar
+    shape: str = ""  # a letter of :data:`_AXES` an axis; none is a scalar
     unit: str = ""  # empty where there is none
     bounds: str = ">= 0"  # one or several, such as ``> 0 and <= 1``
     plausible: str = ""  # narrower bounds, outside of which a number is hardly meant
@@ -136,7 +136,7 @@ class Quantity:
     @property
     def axes(self) -> str:
         """The shape in brackets; empty for a scalar."""
-        return f"[{', '.join(AXES[letter] for letter in self.shape)}]" if self.shape else ""
+        return f"[{', '.join(_AXES[letter] for letter in self.shape)}]" if self.shape else ""
 
     def check(self, key: str, value: Any, example: Any = None) -> None:
         """Check a name, a number, or every number of an array of the right type and shape.

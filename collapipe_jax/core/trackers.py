@@ -68,7 +68,7 @@ def _begin(package: str, folder: Path, **settings: Any) -> Tracker:
     return _Run(module.init(project=_PROJECT, name=folder.name, **settings))
 
 
-def weights_and_biases(folder: Path, done: int, config: Mapping[str, Any]) -> Tracker:
+def _weights_and_biases(folder: Path, done: int, config: Mapping[str, Any]) -> Tracker:
     """A run of the package ``wandb``; a resumed training goes on with it."""
     del done
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
@@ -86,7 +86,7 @@ NO_TRACKER = "none"
 TRACKERS: dict[str, MakeTracker | None] = {
     NO_TRACKER: None,
     "tensorboard": TensorBoard,
-    "wandb": weights_and_biases,
+    "wandb": _weights_and_biases,
     "trackio": trackio,
 }
 

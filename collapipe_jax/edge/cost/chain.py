@@ -109,7 +109,7 @@ def at_others(values: Shaped[Array, "J ..."], gateway: _Gateway) -> Shaped[Array
     return jnp.where(gateway[1:], values[:1], values[1:])
 
 
-def to_nodes(
+def _to_nodes(
     others: Float[Array, "K ..."], own: Float[Array, "..."], gateway: _Gateway
 ) -> Float[Array, "J ..."]:
     """Numbers by node from the gateway's ``own`` and from all others', as :func:`at_others`."""
@@ -198,11 +198,11 @@ def at_receivers(by_node: _Broadcast, chain: Chain) -> Messages:
 
 def sum_by_sender(hop: PerHop, move: PerMove, chain: Chain) -> PerNode:
     """D2D messages summed by the node that sends them."""
-    moves = to_nodes(move[0], sum_nodes(move[1]), chain.gateway)
+    moves = _to_nodes(move[0], sum_nodes(move[1]), chain.gateway)
     return hop[0] + from_previous(hop[1], chain) + moves
 
 
 def sum_by_receiver(hop: PerHop, move: PerMove, chain: Chain) -> PerNode:
     """D2D messages summed by the node that receives them."""
-    moves = to_nodes(move[1], sum_nodes(move[0]), chain.gateway)
+    moves = _to_nodes(move[1], sum_nodes(move[0]), chain.gateway)
     return from_previous(hop[0], chain) + hop[1] + moves

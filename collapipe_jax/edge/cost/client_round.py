@@ -74,7 +74,7 @@ class ReplicaLinks(NamedTuple):
     up_bit_s: Float[Array, "N K"]
 
 
-def by_client(per_node: Float[Array, "N J"], decision: ClientDecision) -> Float[Array, "N C"]:
+def _by_client(per_node: Float[Array, "N J"], decision: ClientDecision) -> Float[Array, "N C"]:
     """Entries of the nodes that train."""
     return per_node[:, :1] if decision.tier == "control_units" else per_node[:, 1:]
 
@@ -217,14 +217,14 @@ def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
     reports, grants = jnp.swapaxes(jnp.broadcast_to(signals, (2, *trains.T.shape)), 1, 2)
     granted_s = product_or_zero(grants, down_bit_s)
     # In one transmission a device hears the rows of all.
-    heard = reading(problem, samples_spoken_for(decision) if decision.broadcast else samples)
+    heard = reading(problem, _samples_spoken_for(decision) if decision.broadcast else samples)
     heard_s = client_model_bits(heard, decision) * down_bit_s
     distribute_s = jnp.sum(heard_s, axis=1)
     if decision.broadcast:
         distribute_s = jnp.max(heard_s, axis=1)
         heard_s = jnp.where(trains, distribute_s[:, None], 0.0)
     distribute_s = distribute_s + jnp.sum(granted_s, axis=1)
-    up_bits = client_update_bits(reading(problem, samples), decision) + reports
+    up_bits = _client_update_bits(reading(problem, samples), decision) + reports
     up_s = with_request(problem, samples, up_bits) * up_bit_s
     air_s = jnp.concatenate([distribute_s[:, None], up_s], axis=1)
     drawn_w = power_w / problem.radio.amplifier_efficiency
@@ -246,10 +246,10 @@ def _with_exchange(
 
 def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> ClientTimes:
     """Times of every client without the hop over a control unit."""
-    work, samples = sender_workload(problem, decision), decision.samples
+    work, samples = _sender_workload(problem, decision), decision.samples
     step = _step_times(problem, decision, links)
     added = _additions(problem, decision)
-    up_bits = client_update_bits(work, decision) + added.upload_bits
+    up_bits = _client_update_bits(work, decision) + added.upload_bits
     upload_s = up_bits * links.uplink_bit_s + added.upload_s
     times = ClientTimes(
         download_s=_download_s(problem, decision, links),
@@ -282,7 +282,7 @@ def _step_times(problem: RoundProblem, decision: ClientDecision, links: ClientLi
     passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
     count = client_micro_batches(decision)
     pieces = jnp.minimum(decision.accumulation, samples) if decision.whole_model else count
-    device_s = samples * _client_flops(work, decision) / by_client(compute.flops_per_s, decision)
+    device_s = samples * _client_flops(work, decision) / _by_client(compute.flops_per_s, decision)
     device_s = device_s + pieces * passes * compute.block_overhead_s
     if decision.whole_model:
         return _StepTimes(device_s, jnp.zeros(samples.shape))
@@ -338,14 +338,14 @@ def _additions(problem: RoundProblem, decision: ClientDecision) -> SenderAdditio
     nodes = 1.0
     if decision.tier == "hierarchical":
         nodes = 1.0 + jnp.sum(decision.samples > 0, axis=1, keepdims=True)
-    work = sender_workload(problem, decision)
+    work = _sender_workload(problem, decision)
     senders = Senders(
         takes_part=sends(decision),
         model_bits=client_model_bits(work, decision),
-        update_bits=client_update_bits(work, decision),
+        update_bits=_client_update_bits(work, decision),
         nodes=nodes,
         power_w=by_sender(problem.compute.node_power_w, decision),
-        samples=samples_spoken_for(decision),
+        samples=_samples_spoken_for(decision),
     )
     return sender_additions(problem, senders)
 
@@ -357,7 +357,7 @@ def _download_s(
 
     What is the same for all comes as parameters do.
     """
-    added, work = _additions(problem, decision), sender_workload(problem, decision)
+    added, work = _additions(problem, decision), _sender_workload(problem, decision)
     if decision.broadcast:
         work = reading(problem, jnp.sum(decision.samples))
     shared_bits = client_model_bits(work, decision) + added.shared_bits
@@ -365,16 +365,16 @@ def _download_s(
     return shared_bits * links.parameter_bit_s + own_s
 
 
-def samples_spoken_for(decision: ClientDecision) -> Int[Array, "N S"]:
+def _samples_spoken_for(decision: ClientDecision) -> Int[Array, "N S"]:
     """Samples of a local step, of all clients that a sender speaks for."""
     if decision.tier == "hierarchical":
         return jnp.sum(decision.samples, axis=1, keepdims=True)
     return decision.samples
 
 
-def sender_workload(problem: RoundProblem, decision: ClientDecision) -> Workload:
+def _sender_workload(problem: RoundProblem, decision: ClientDecision) -> Workload:
     """The workload of senders, whose embedding on a link has the rows of their samples."""
-    return reading(problem, samples_spoken_for(decision))
+    return reading(problem, _samples_spoken_for(decision))
 
 
 def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, "..."]:
@@ -383,7 +383,7 @@ def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, 
     return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
 
 
-def client_update_bits(work: Workload, decision: ClientDecision) -> Float[Array, "..."]:
+def _client_update_bits(work: Workload, decision: ClientDecision) -> Float[Array, "..."]:
     """Bits of a client's parameters on their way up, docs/system-model.md, section 17."""
     return work.update_ratio * client_model_bits(work, decision)
 
@@ -409,12 +409,12 @@ def _node_energy_j(
     problem: RoundProblem, decision: ClientDecision, links: ClientLinks
 ) -> Float[Array, "N J"]:
     """``E_k`` of docs/system-model.md, section 6: computing and D2E messages."""
-    work, compute = sender_workload(problem, decision), problem.compute
+    work, compute = _sender_workload(problem, decision), problem.compute
     samples = work.local_steps * decision.samples
-    joules_per_flop = by_client(compute.joules_per_flop, decision)
+    joules_per_flop = _by_client(compute.joules_per_flop, decision)
     computing_j = samples * _client_flops(work, decision) * joules_per_flop
     added = _additions(problem, decision)
-    up_bits = client_update_bits(work, decision) + added.upload_bits
+    up_bits = _client_update_bits(work, decision) + added.upload_bits
     if not decision.whole_model:
         up_bits = up_bits + samples * work.uplink_bits
     sending_j = jnp.where(sends(decision), up_bits * links.uplink_bit_s, 0.0)

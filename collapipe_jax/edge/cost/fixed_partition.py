@@ -172,10 +172,10 @@ def fix_partition(
         ),
     )
     inside = partition_additions(problem, segments, terms)
-    moved_bits = parameter_bits(work, segments, chain)
+    moved_bits = _parameter_bits(work, segments, chain)
     target_bits = work.local_steps * work.batch * work.target_bits
     own_bits = with_request(problem, work.batch, target_bits)
-    returned_bits = work.update_ratio * moved_bits + of_control_unit(own_bits, segments, chain)
+    returned_bits = work.update_ratio * moved_bits + _of_control_unit(own_bits, segments, chain)
     move_bits = jnp.stack([returned_bits, moved_bits]) + inside.move_bits
     # What all gateways receive may come by broadcast.
     model_bits = per_cluster(work.model_bits)
@@ -183,7 +183,7 @@ def fix_partition(
     if problem.routes is not None:
         by_broadcast = problem.routes.broadcast > 0
         all_bits = broadcast_bits(problem, participates, shared_bits)
-        all_s = broadcast_time_s(radio, all_bits, down_sinr, participates)
+        all_s = _broadcast_time_s(radio, all_bits, down_sinr, participates)
         broadcast_s = jnp.where(by_broadcast, all_s, 0.0)
         shared_bits = jnp.where(by_broadcast, 0.0, shared_bits)
     receive_power_w = problem.compute.receive_power_w
@@ -229,18 +229,18 @@ def fix_partition(
     )
 
 
-def parameter_bits(work: Workload, segments: Segments, chain: Chain) -> Float[Array, "K N *batch"]:
+def _parameter_bits(work: Workload, segments: Segments, chain: Chain) -> Float[Array, "K N *batch"]:
     """Bits of parameters that the gateway and every other node exchange, each way.
 
     A device gets its blocks, and the control unit the embedding. Source: docs/system-model.md (50).
     """
     of_devices = segments * work.block_param_bits
     of_devices = jnp.concatenate([jnp.zeros_like(of_devices[:1]), of_devices])
-    embedding_bits = of_control_unit(work.embedding_param_bits, segments, chain)
+    embedding_bits = _of_control_unit(work.embedding_param_bits, segments, chain)
     return at_others(of_devices, chain.gateway) + embedding_bits
 
 
-def of_control_unit(
+def _of_control_unit(
     number: Broadcast, segments: Segments, chain: Chain
 ) -> Float[Array, "K N *batch"]:
     """A number of the control unit in the gateway's place, where it takes part; else 0."""
@@ -249,7 +249,7 @@ def of_control_unit(
     return at_others(by_node, chain.gateway)
 
 
-def broadcast_time_s(
+def _broadcast_time_s(
     radio: Radio, bits: PerCluster, sinr: Broadcast, participates: Bool[Array, " N *batch"]
 ) -> PerCluster:
     """Time of a broadcast to the gateways of all clusters that take part, and 0 of the others.

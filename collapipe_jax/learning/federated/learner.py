@@ -52,13 +52,13 @@ from collapipe_jax.learning.pipeline.mesh import CLUSTER, STAGE, largest_shape
 # well, and so do the examples of a cluster outside of its encoder. An axis that the devices do
 # not divide is on all of them.
 
-DEVICE, DATA = "device", "data"
+_DEVICE, _DATA = "device", "data"
 """Axes of the mesh without a pipeline."""
-COPY, BLOCK, EXAMPLE = "copy", "block", "example"
+COPY, _BLOCK, EXAMPLE = "copy", "block", "example"
 """Axes of arrays: clusters or clients, stacked encoder blocks, and examples of a copy."""
-RULES: tuple[Mapping[str, tuple[str, ...]], ...] = (
-    {COPY: (DEVICE,), BLOCK: (DEVICE, DATA), EXAMPLE: (DATA,)},
-    {COPY: (CLUSTER,), BLOCK: (STAGE,), EXAMPLE: (STAGE,)},
+_RULES: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {COPY: (_DEVICE,), _BLOCK: (_DEVICE, _DATA), EXAMPLE: (_DATA,)},
+    {COPY: (CLUSTER,), _BLOCK: (STAGE,), EXAMPLE: (STAGE,)},
 )
 """Axes of a mesh by those of arrays, without a pipeline and with one."""
 _BY_COPY = {"client_optimizer", "client_variates", "residuals"}
@@ -75,7 +75,7 @@ def device_mesh(devices: Sequence[Any], copies: int, examples: int) -> Mesh:
     """
     shape = largest_shape(copies, examples, len(devices))
     chosen = np.asarray(devices[: math.prod(shape)]).reshape(shape)
-    return Mesh(chosen, (DEVICE, DATA), axis_types=(AxisType.Auto,) * 2)
+    return Mesh(chosen, (_DEVICE, _DATA), axis_types=(AxisType.Auto,) * 2)
 
 
 def spread(tree: Any, axes: Sequence[str | None] = (COPY,)) -> Any:
@@ -88,7 +88,7 @@ def spread(tree: Any, axes: Sequence[str | None] = (COPY,)) -> Any:
         return tree
 
     def spec(path: Any, leaf: Any) -> PartitionSpec:
-        return _spec(leaf, (*axes, *([BLOCK] if _BY_BLOCK in _names(path) else [])), mesh.shape)
+        return _spec(leaf, (*axes, *([_BLOCK] if _BY_BLOCK in _names(path) else [])), mesh.shape)
 
     return jax.lax.with_sharding_constraint(tree, jax.tree.map_with_path(spec, tree))
 
@@ -110,7 +110,7 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
 def _state_specs(state: Any, sizes: Mapping[str, int]) -> Any:
     def spec(path: Any, leaf: Any) -> PartitionSpec:
         names = _names(path)
-        return _spec(leaf, [COPY] * bool(_BY_COPY & names) + [BLOCK] * (_BY_BLOCK in names), sizes)
+        return _spec(leaf, [COPY] * bool(_BY_COPY & names) + [_BLOCK] * (_BY_BLOCK in names), sizes)
 
     return jax.tree.map_with_path(spec, state)
 
@@ -121,7 +121,7 @@ def _names(path: Any) -> set[str]:
 
 def _spec(leaf: Any, axes: Sequence[str | None], sizes: Mapping[str, int]) -> PartitionSpec:
     """Axes of a mesh of these sizes on a leaf's axes, each once and where it divides the leaf."""
-    (rule,) = (rule for rule in RULES if rule[COPY][0] in sizes)
+    (rule,) = (rule for rule in _RULES if rule[COPY][0] in sizes)
     used: list[str] = []
     names: list[tuple[str, ...] | None] = []
     for length, axis in zip(leaf.shape, axes, strict=False):

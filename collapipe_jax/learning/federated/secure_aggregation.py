@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 #
 # A round has four exchanges. Clients send public keys (:func:`advertise`). They share their
 # secrets among one another (:func:`share_secrets`). They send their vectors under masks
-# (:func:`mask`): one mask a pair of clients, which cancels in the sum, and one of its own. At
+# (:func:`_mask`): one mask a pair of clients, which cancels in the sum, and one of its own. At
 # last those that are still there answer with shares (:func:`answer`): of the own mask of a
 # client whose vector arrived, or of the key of one that dropped out, whose pairs' masks are
 # left over. With enough answers the server takes both away (:func:`unmask`). It sees what
@@ -112,7 +112,7 @@ def run_clients(
     secrets = draw_secrets(secret_key, len(vectors))
     public = jnp.where(presence.participates[:, None], advertise(secrets), 0)
     shares = share_secrets(share_key, secrets, threshold)
-    masked = mask(vectors, secrets, public, presence.participates) & ring
+    masked = _mask(vectors, secrets, public, presence.participates) & ring
     return Received(
         public=public,
         masked=jnp.where(presence.arrived[:, None], masked, 0),
@@ -137,7 +137,7 @@ def share_secrets(key: Key[Array, ""], secrets: Secrets, threshold: Int[Array, "
     return Shares(*share(key, jnp.stack(secrets), threshold, clients))
 
 
-def mask(vectors: Vectors, secrets: Secrets, public: _Limbs, participates: _Flags) -> Vectors:
+def _mask(vectors: Vectors, secrets: Secrets, public: _Limbs, participates: _Flags) -> Vectors:
     """Every client's vector under its own mask and those of its pairs, modulo ``2^32``."""
 
     def of_client(own: Array, vector: Array, key: Array, seed: Array) -> Array:
@@ -225,7 +225,7 @@ def share(
     place = _places(holders).reshape(*[1] * (secrets.ndim - 1), -1, 1)
 
     def horner(found: Array, coefficient: Array) -> tuple[Array, None]:
-        return (times(found, place) + coefficient[..., None, :]) % PRIME, None
+        return (_times(found, place) + coefficient[..., None, :]) % PRIME, None
 
     start = jnp.zeros((*secrets.shape[:-1], holders, secrets.shape[-1]), jnp.uint32)
     return jax.lax.scan(horner, start, coefficients, reverse=True)[0]
@@ -242,9 +242,9 @@ def reconstruct(
     place = _places(len(held))
     others = held[:, None] & ~jnp.eye(len(held), dtype=bool)
     ahead, own = place[:, None], place[None]
-    ratio = times(ahead, inverse((ahead + PRIME - own) % PRIME))
+    ratio = _times(ahead, inverse((ahead + PRIME - own) % PRIME))
     factor = jnp.where(held, product(jnp.where(others, ratio, 1)), 0)
-    terms = times(shares, factor.reshape(*[1] * (shares.ndim - 2), -1, 1))
+    terms = _times(shares, factor.reshape(*[1] * (shares.ndim - 2), -1, 1))
     return terms.sum(-2, dtype=jnp.uint32) % PRIME
 
 
@@ -268,7 +268,7 @@ def random_numbers(key: Key[Array, ""], shape: tuple[int, ...]) -> _Numbers:
     return jax.random.randint(key, shape, 0, PRIME).astype(jnp.uint32)
 
 
-def times(left: _Numbers, right: _Numbers) -> _Numbers:
+def _times(left: _Numbers, right: _Numbers) -> _Numbers:
     """Products. Shapes broadcast."""
     return left * right % PRIME
 
@@ -279,7 +279,7 @@ def power(base: _Numbers, exponent: _Numbers) -> _Numbers:
     def square(bit: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         found, base = carry
         is_set = (exponent >> bit.astype(jnp.uint32)) & 1
-        return jnp.where(is_set == 1, times(found, base), found), times(base, base)
+        return jnp.where(is_set == 1, _times(found, base), found), _times(base, base)
 
     base = jnp.broadcast_to(base, jnp.broadcast_shapes(base.shape, exponent.shape))
     return jax.lax.fori_loop(0, 16, square, (jnp.ones_like(base), base))[0]
@@ -293,7 +293,7 @@ def inverse(number: _Numbers) -> _Numbers:
 def product(numbers: _Numbers) -> _Numbers:
     """Product over the first axis."""
     start = jnp.ones_like(numbers[0])
-    return jax.lax.scan(lambda found, row: (times(found, row), None), start, numbers)[0]
+    return jax.lax.scan(lambda found, row: (_times(found, row), None), start, numbers)[0]
 
 
 LEAST_ANSWERS = 2

@@ -127,7 +127,7 @@ def digest(base: Params) -> np.ndarray | None:
 # whole there, as modules to save. Layout:
 # https://huggingface.co/docs/peft/developer_guides/checkpoint.
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _DIGEST, _BASE_DTYPE = "collapipe_base_sha256", "collapipe_base_dtype"
 _BASE = "base_model_name_or_path"
 _PREFIX = "base_model.model."
@@ -199,7 +199,7 @@ def save_adapters(
     settings = {**settings, _DIGEST: numbers.tobytes().hex(), "model_type": model_type}
     settings[_BASE_DTYPE] = adapters.base_dtype
     documents = {ADAPTER_CONFIG: document, CONFIG: settings}
-    write_checkpoint(folder, tensors, documents, ADAPTER_WEIGHTS)
+    write_checkpoint(folder, tensors, documents, _ADAPTER_WEIGHTS)
 
 
 def _rounded(leaf: Array) -> Array:
@@ -268,7 +268,7 @@ def _read_adapters(
         if type(found) not in kinds or not 0 < found <= LARGEST:
             problem, remedy = f"no number above 0, up to {LARGEST}", "Take the original file"
             raise InputError(f"{path}: {key}", found, problem, remedy)
-    tensors = read_tensors(folder / ADAPTER_WEIGHTS, lambda name: name.removeprefix(_PREFIX))
+    tensors = read_tensors(folder / _ADAPTER_WEIGHTS, lambda name: name.removeprefix(_PREFIX))
     return document, settings, tensors
 
 
@@ -286,7 +286,7 @@ def _fill_adapted(
     key = jax.random.key(0)
     shapes = jax.eval_shape(lambda: split(add_adapters(key, body, adapters))[0])
     expected = {"encoder": shapes["encoder"]} | others
-    own = fill_params(folder / ADAPTER_WEIGHTS, expected, tensors, layout.tensors)
+    own = fill_params(folder / _ADAPTER_WEIGHTS, expected, tensors, layout.tensors)
     encoder = join(own.pop("encoder"), body["encoder"])
     return fuse(body | {"encoder": encoder}, adapters) | own
 

@@ -173,7 +173,7 @@ def bert_encode(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BertBody(SplitModel):
+class _BertBody(SplitModel):
     """BERT without a head; batches have ``token_ids`` and ``ngrams`` as ``LabelledBatch``."""
 
     sizes: BertConfig
@@ -206,7 +206,7 @@ class BertBody(SplitModel):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BertWithHead(BertBody):
+class BertWithHead(_BertBody):
     """BERT, dropout and a linear map; batches are ``LabelledBatch``."""
 
     labels: int
@@ -402,7 +402,7 @@ def _piece_scores(head_params: Params, config: BertConfig, states: Array) -> Arr
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedBert(BertBody):
+class MaskedBert(_BertBody):
     """BERT with the head above; batches are ``MaskedBatch``."""
 
     label_smoothing: float = 0.0  # share in [0, 1) of the target's mass spread over the pieces

@@ -167,7 +167,7 @@ class EncoderConfig:
     @property
     def attention_rate(self) -> float:
         """Probability that an attention weight is dropped."""
-        return attention_rate(self.dropout_rate, self.attention_dropout_rate)
+        return _attention_rate(self.dropout_rate, self.attention_dropout_rate)
 
     @property
     def drops(self) -> bool:
@@ -306,7 +306,7 @@ class CausalConfig(EncoderConfig):
         return self.key_value_heads
 
 
-def attention_rate(dropout_rate: float, attention_dropout_rate: float) -> float:
+def _attention_rate(dropout_rate: float, attention_dropout_rate: float) -> float:
     """Probability that an attention weight is dropped; negative takes that of activations."""
     return dropout_rate if attention_dropout_rate < 0.0 else attention_dropout_rate
 

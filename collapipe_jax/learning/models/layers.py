@@ -96,7 +96,7 @@ class Linear(nnx.Linear):
         bias: bool = True,
         rngs: nnx.Rngs,
     ):
-        self.config, law = config, initial_weights(config)
+        self.config, law = config, _initial_weights(config)
         super().__init__(inputs, outputs, use_bias=bias, kernel_init=law, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
@@ -160,7 +160,7 @@ def add_bias(x: Array, bias: Array) -> Array:
     return x + bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
-def initial_weights(config: EncoderConfig) -> nnx.Initializer:
+def _initial_weights(config: EncoderConfig) -> nnx.Initializer:
     """Law of fresh weights."""
     if config.initial_deviation == 0.0:
         return nnx.initializers.lecun_normal()
@@ -169,7 +169,7 @@ def initial_weights(config: EncoderConfig) -> nnx.Initializer:
 
 def init_linear(key: Array, inputs: int, outputs: int, config: EncoderConfig) -> Params:
     """Fresh parameters of a linear map, ``{"kernel": [inputs, outputs], "bias": [outputs]}``."""
-    kernel = initial_weights(config)(key, (inputs, outputs))
+    kernel = _initial_weights(config)(key, (inputs, outputs))
     return {"kernel": kernel, "bias": jnp.zeros(outputs)}
 
 
@@ -194,7 +194,7 @@ def narrowed(x: Array, config: EncoderConfig) -> Array:
     return x if is_exact else x.astype(config.compute_dtype)
 
 
-def gelu(x: Array) -> Array:
+def _gelu(x: Array) -> Array:
     """``x`` times the normal distribution function at ``x``, by the error function.
 
     Its complement, as in ``jax.nn``, is exact in tails below 1e-7 too, but slower on a CPU.
@@ -204,7 +204,7 @@ def gelu(x: Array) -> Array:
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": gelu,
+    "gelu": _gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,

@@ -135,7 +135,7 @@ def fill_params(
     """
     # Before any memory is taken: a damaged configuration may have any sizes.
     like = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), expected)
-    check_same(where, shapes(as_tensors(like, names)), shapes(dict(tensors)))
+    check_same(where, _shapes(as_tensors(like, names)), _shapes(dict(tensors)))
     params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), expected)
     ours = as_tensors(params, names)
     for name, tensor in tensors.items():
@@ -192,7 +192,7 @@ def _name_wrong(
         raise InputError(f"{where}: tensors", shown, f"are {problem}", remedy)
 
 
-def shapes(tensors: dict[str, Any]) -> dict[str, str]:
+def _shapes(tensors: dict[str, Any]) -> dict[str, str]:
     """Shape of every tensor as a text, for ``check_same``."""
     return {name: str(list(tensor.shape)) for name, tensor in tensors.items()}
 

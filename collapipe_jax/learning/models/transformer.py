@@ -183,7 +183,7 @@ class Translator(SplitModel):
 # but for the adapters, which are in the weights. A tensor is named by its path in the
 # parameters, as ``decoder/blocks/attention/query/kernel``.
 
-MODEL_TYPE, FORMAT_VERSION = "collapipe_translation", 1
+_MODEL_TYPE, _FORMAT_VERSION = "collapipe_translation", 1
 _FIELDS = [
     field.name for field in dataclasses.fields(TransformerConfig) if field.name != "adapters"
 ]
@@ -195,7 +195,7 @@ def save_translator(
     """Write sizes, parameters and further keys of ``config.json``, that file the last."""
     tensors = {path: np.ascontiguousarray(leaf) for path, leaf in leaves(params).items()}
     write_bytes(folder / WEIGHTS, save(tensors))
-    head = {"model_type": MODEL_TYPE, "format_version": FORMAT_VERSION}
+    head = {"model_type": _MODEL_TYPE, "format_version": _FORMAT_VERSION}
     sizes = {name: getattr(config, name) for name in _FIELDS}
     write_json(folder / CONFIG, head | sizes | dict(settings))
 
@@ -209,7 +209,7 @@ def load_translator(folder: Path) -> tuple[TransformerConfig, Params, dict[str, 
     """
     path = folder / CONFIG
     document = read_json(path, "Name the folder of a trained translator")
-    for key, known in (("model_type", MODEL_TYPE), ("format_version", FORMAT_VERSION)):
+    for key, known in (("model_type", _MODEL_TYPE), ("format_version", _FORMAT_VERSION)):
         if (found := document.pop(key, None)) != known:
             remedy = "Name a folder that this version wrote"
             raise InputError(f"{path}: {key}", found, f"not {known!r}", remedy)

@@ -57,7 +57,7 @@ from collapipe_jax.learning.tasks.task import (
 # Bojanowski and Mikolov, Bag of tricks for efficient text classification (EACL 2017,
 # arXiv:1607.01759), for words.
 
-SHORTEST, LONGEST = 3, 6
+_SHORTEST, _LONGEST = 3, 6
 """Lengths of n-grams in characters, boundary marks included."""
 MOST = 48
 """Most n-grams of characters of a word. A word of up to 13 characters has no more."""
@@ -141,7 +141,7 @@ def ngrams(word: str) -> list[str]:
 
 def _from_ends(text: str) -> Iterator[str]:
     for offset in range(len(text)):
-        for length in range(SHORTEST, min(LONGEST, len(text) - offset) + 1):
+        for length in range(_SHORTEST, min(_LONGEST, len(text) - offset) + 1):
             yield text[offset : offset + length]
             yield text[len(text) - offset - length : len(text) - offset]
 

@@ -23,7 +23,7 @@ from collapipe_jax.core.errors import (
 )
 from collapipe_jax.learning.tasks.sampling import take_validation, text_key
 
-PACKED_SUFFIXES = (".gz", ".bz2", ".xz")
+_PACKED_SUFFIXES = (".gz", ".bz2", ".xz")
 
 _PACKED = {
     rb"\x1f\x8b": gzip.decompress,
@@ -60,7 +60,7 @@ def _unpack(data: bytes) -> bytes | UnreadableText:
     return data
 
 
-def decode(data: bytes) -> str | UnreadableText:
+def _decode(data: bytes) -> str | UnreadableText:
     """Text of bytes in UTF-8, without a byte order mark."""
     for start, (what, remedy) in _FORMATS.items():
         if re.match(start, data):
@@ -132,7 +132,7 @@ class LabelledSets(NamedTuple, Generic[Entry]):
 
 def split_name(name: str) -> tuple[str, str]:
     """File and split of a name such as ``data.json#train``; the split is empty without one."""
-    packed = "|".join(map(re.escape, PACKED_SUFFIXES))
+    packed = "|".join(map(re.escape, _PACKED_SUFFIXES))
     match = re.fullmatch(rf"(.*\.json(?:{packed})?)#([^#/]+)", name, flags=re.IGNORECASE)
     return (match[1], match[2]) if match else (name, "")
 
@@ -159,7 +159,7 @@ class TextFile(NamedTuple):
     def suffix(self) -> str:
         """Suffix that gives the format, in lower case, without packing and split."""
         path = Path(split_name(self.name.lower())[0])
-        return (path.with_suffix("") if path.suffix in PACKED_SUFFIXES else path).suffix
+        return (path.with_suffix("") if path.suffix in _PACKED_SUFFIXES else path).suffix
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Step]:
@@ -241,7 +241,7 @@ class TextFile(NamedTuple):
         Raises:
           InputError: as of ``content``, or bytes that are not UTF-8.
         """
-        return self._readable(decode(self.content()))
+        return self._readable(_decode(self.content()))
 
     def _readable(self, found: Entry | UnreadableText) -> Entry:
         if isinstance(found, UnreadableText):

@@ -15,8 +15,8 @@ from collapipe_jax.core.files import read_object, write_text
 from collapipe_jax.learning.tasks.corpora import Placed, TextFile
 from collapipe_jax.learning.tasks.records import Field, Record, read_records, text_values
 
-USER, ASSISTANT = "user", "assistant"
-_ROLES = ("system", USER, ASSISTANT, "tool")
+USER, _ASSISTANT = "user", "assistant"
+_ROLES = ("system", USER, _ASSISTANT, "tool")
 _MESSAGES = "messages"
 _TEMPLATE = "chat_template.jinja"
 
@@ -109,7 +109,7 @@ def _of_messages(file: TextFile, record: Record) -> list[Exchange]:
         )
         if role not in _ROLES or not isinstance(content, str):
             raise file.error(problem, remedy)
-        if role == ASSISTANT and turns and content.strip():
+        if role == _ASSISTANT and turns and content.strip():
             found.append(Exchange(tuple(turns), content.strip()))
         turns.append(Message(role, content))
     if not found:
@@ -139,7 +139,7 @@ class ChatTemplate:
     def parts(self, exchange: Exchange) -> tuple[str, str]:
         """What is asked up to the begin of the answer, and the answer with what ends it."""
         asked = self.render(exchange.asked, asks=True)
-        whole = self.render([*exchange.asked, Message(ASSISTANT, exchange.answer)], asks=False)
+        whole = self.render([*exchange.asked, Message(_ASSISTANT, exchange.answer)], asks=False)
         # A template may change turns once they are answered; then the answer ends as it is.
         return asked, whole.removeprefix(asked) if whole.startswith(asked) else exchange.answer
 

@@ -21,15 +21,15 @@ from collapipe_jax.learning.tasks.records import (
 from collapipe_jax.learning.tasks.sampling import draw_rows, take_validation, text_key
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
 
-Text = TypeVar("Text", str, Sample)
+_Text = TypeVar("_Text", str, Sample)
 
 
-class TextSets(NamedTuple, Generic[Text]):
+class TextSets(NamedTuple, Generic[_Text]):
     """Texts of each set."""
 
-    train: list[Text]
-    validation: list[Text]
-    test: list[Text]  # empty without a file of them
+    train: list[_Text]
+    validation: list[_Text]
+    test: list[_Text]  # empty without a file of them
 
 
 def read_text_sets(

@@ -84,8 +84,8 @@ def name_list(names: Any) -> list[str] | None:
     return names if is_names else None
 
 
-QUOTED, TABBED, OBJECTS, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
-SUFFIXES = (QUOTED, TABBED, OBJECTS, PARQUET)
+_QUOTED, TABBED, OBJECTS, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
+SUFFIXES = (_QUOTED, TABBED, OBJECTS, PARQUET)
 """Of files that ``read_records`` reads."""
 
 _SEPARATORS = (",", ";", "\t")  # of a .csv, whose header says which
@@ -153,7 +153,7 @@ def record_columns(file: TextFile) -> list[str]:
             if isinstance(found, dict) and list(found) != ["names"]:
                 return list(found)
         return []
-    if file.suffix == QUOTED:
+    if file.suffix == _QUOTED:
         headers = (next(_reader(file.text(), separator), []) for separator in _SEPARATORS)
         header = max(headers, key=len)
     else:
@@ -205,7 +205,7 @@ def read_json(file: TextFile) -> Any:
 
 
 def _table_rows(file: TextFile, fields: Sequence[Field], step: Step) -> Iterator[Record]:
-    is_quoted = file.suffix == QUOTED
+    is_quoted = file.suffix == _QUOTED
     rows = _quoted_rows(file, fields, step) if is_quoted else _tabbed_rows(file)
     header = [name.strip() for name in next(rows, ("", []))[1]]
     if not header:

@@ -150,9 +150,9 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 709.0 else math.inf
 
 
-AUTO, LATIN, CHARACTERS = "auto", "13a", "char"
+AUTO, LATIN, _CHARACTERS = "auto", "13a", "char"
 # sacreBLEU's names, but for those that download a model
-TOKENIZERS = (AUTO, LATIN, "intl", CHARACTERS, "zh", "ja-mecab", "ko-mecab", "none")
+TOKENIZERS = (AUTO, LATIN, "intl", _CHARACTERS, "zh", "ja-mecab", "ko-mecab", "none")
 
 _SHARE = 0.1  # of all letters, from which on a script counts
 # First words of the Unicode names of letters, in scripts that 13a does not cut into words
@@ -193,8 +193,8 @@ def likely_tokenizer(targets: Iterable[str]) -> str:
             scripts[_SCRIPTS.get(words[0] if words else "", "spaced")] += count
     least = _SHARE * scripts.total()
     found = frozenset(name for name, n in scripts.items() if n >= least) - {"spaced"}
-    name = _OF_SCRIPTS.get(found, CHARACTERS)
-    return name if is_installed(name) else CHARACTERS
+    name = _OF_SCRIPTS.get(found, _CHARACTERS)
+    return name if is_installed(name) else _CHARACTERS
 
 
 def is_installed(name: str) -> bool:
@@ -208,5 +208,5 @@ def check_installed(key: str, name: str) -> None:
     if not is_installed(name):
         modules, extra = _NEEDS[name]
         problem = f"needs {' and '.join(modules)}, which are not installed"
-        remedy = f"Install them with pip install 'sacrebleu[{extra}]', or use {CHARACTERS}"
+        remedy = f"Install them with pip install 'sacrebleu[{extra}]', or use {_CHARACTERS}"
         raise InputError(key, name, problem, remedy)

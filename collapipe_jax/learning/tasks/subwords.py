@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the extra `train`, which simulating does without
 
 BPE_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
-PAD, UNKNOWN, CLASSIFY, SEPARATE = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+_PAD, _UNKNOWN, _CLASSIFY, _SEPARATE = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 MASK = "[MASK]"  # no text has it; other programs that read the vocabulary ask for it
 CONTINUES = "##"
 _NO_LENGTH = int(1e30)  # what ``transformers`` writes where a tokenizer has no longest text
@@ -165,10 +165,10 @@ class WordPiece:
         model = Tokenizer.from_str(self._model.to_str())
         model.add_special_tokens([each for each in (*SPECIAL_PIECES, MASK) if each in self._number])
         model.decoder = decoders.WordPiece(prefix=CONTINUES)
-        ends = [(end, self._number[end]) for end in (CLASSIFY, SEPARATE)]
+        ends = [(end, self._number[end]) for end in (_CLASSIFY, _SEPARATE)]
         model.post_processor = processors.TemplateProcessing(
-            single=f"{CLASSIFY} $A {SEPARATE}",
-            pair=f"{CLASSIFY} $A {SEPARATE} $B:1 {SEPARATE}:1",
+            single=f"{_CLASSIFY} $A {_SEPARATE}",
+            pair=f"{_CLASSIFY} $A {_SEPARATE} $B:1 {_SEPARATE}:1",
             special_tokens=ends,
         )
         write_text(folder / "tokenizer.json", model.to_str(pretty=True))
@@ -208,7 +208,7 @@ class WordPiece:
 
         Words are the annotator's, and may fall into several by BERT's rules.
         """
-        return [ids or [self._number[UNKNOWN]] for ids in self.pieces_of(words)]
+        return [ids or [self._number[_UNKNOWN]] for ids in self.pieces_of(words)]
 
     def find_words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Start and end of the words of each text by BERT's rules, in characters."""
@@ -222,7 +222,7 @@ class WordPiece:
 
     def enclose(self, ids: Sequence[int]) -> list[int]:
         """The ids between those of ``[CLS]`` and ``[SEP]``."""
-        return [self._number[CLASSIFY], *ids, self._number[SEPARATE]]
+        return [self._number[_CLASSIFY], *ids, self._number[_SEPARATE]]
 
     def drop_pieces(
         self, token_ids: np.ndarray, labels: np.ndarray, rate: float, rng: np.random.Generator
@@ -292,7 +292,7 @@ def train_wordpiece(
     """
     from tokenizers import trainers
 
-    model = _wordpiece_model({UNKNOWN: 0}, lowercase)
+    model = _wordpiece_model({_UNKNOWN: 0}, lowercase)
     endings = _continuing_characters(model, lines)
     # The trainer numbers continuing characters in the order of a hash map that differs from
     # run to run, and breaks ties by these numbers. As special pieces they are numbered first.
@@ -337,7 +337,7 @@ def _wordpiece_model(vocabulary: dict[str, int], lowercase: bool) -> "Tokenizer"
     """As BERT has it, where words of more than 100 characters are unknown."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    model = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN))
+    model = Tokenizer(models.WordPiece(vocabulary, unk_token=_UNKNOWN))
     model.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return model
@@ -376,9 +376,9 @@ def _read_pieces(file: TextFile) -> list[str]:
     missing = [token for token in SPECIAL_PIECES if token not in first_at]
     if missing:
         raise file.error(f"it lacks {', '.join(missing)}", remedy)
-    if first_at[PAD] != PAD_ID + 1:
-        problem = f"{PAD} is in line {first_at[PAD]}, and padding must have id {PAD_ID}"
-        raise file.error(problem, f"Put {PAD} in the first line")
+    if first_at[_PAD] != PAD_ID + 1:
+        problem = f"{_PAD} is in line {first_at[_PAD]}, and padding must have id {PAD_ID}"
+        raise file.error(problem, f"Put {_PAD} in the first line")
     return pieces
 
 

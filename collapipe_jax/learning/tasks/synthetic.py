@@ -11,10 +11,10 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-Option = TypeVar("Option")
+_Option = TypeVar("_Option")
 
 
-class Noun(NamedTuple):
+class _Noun(NamedTuple):
     """English singular and plural, invented stem, and its class (0, 1 or 2)."""
 
     singular: str
@@ -23,7 +23,7 @@ class Noun(NamedTuple):
     noun_class: int
 
 
-class Verb(NamedTuple):
+class _Verb(NamedTuple):
     """English plain form, third person and past, and the invented stem."""
 
     plain: str
@@ -32,7 +32,7 @@ class Verb(NamedTuple):
     stem: str
 
 
-class Phrase(NamedTuple):
+class _Phrase(NamedTuple):
     """A noun phrase in both languages, with the features that a verb agrees with."""
 
     source: str
@@ -46,8 +46,8 @@ def _entries(table: str) -> list[list[str]]:
     return [entry.split() for entry in table.split(",")]
 
 
-def _nouns(table: str) -> list[Noun]:
-    return [Noun(one, many, stem, int(number)) for one, many, stem, number in _entries(table)]
+def _nouns(table: str) -> list[_Noun]:
+    return [_Noun(one, many, stem, int(number)) for one, many, stem, number in _entries(table)]
 
 
 BEINGS = _nouns(
@@ -82,7 +82,7 @@ _VERBS = """
     sell sells sold vendok, watch watches watched gorm, need needs needed bezun,
     bring brings brought adul, forget forgets forgot oblir, follow follows followed sekk
 """
-VERBS = [Verb(*words) for words in _entries(_VERBS)]
+VERBS = [_Verb(*words) for words in _entries(_VERBS)]
 # source singular, source plural, target word before the noun, after it (agreeing), suffix
 _DETERMINERS = (
     ("the", "the", "", "", "la"),
@@ -121,7 +121,7 @@ def generate_parallel_text(seed: int, pairs: int) -> list[tuple[str, str]]:
     return list(text.items())
 
 
-def _choose(rng: random.Random, options: Sequence[Option]) -> Option:
+def _choose(rng: random.Random, options: Sequence[_Option]) -> _Option:
     # random() alone: choice() may change between versions of Python
     return options[int(rng.random() * len(options))]
 
@@ -155,7 +155,7 @@ def _clause(rng: random.Random) -> tuple[str, str]:
     return " ".join(source), " ".join(target)
 
 
-def _noun_phrase(rng: random.Random, nouns: Sequence[Noun], case: str) -> Phrase:
+def _noun_phrase(rng: random.Random, nouns: Sequence[_Noun], case: str) -> _Phrase:
     noun = _choose(rng, nouns)
     singular, plural_word, before, after, suffix = _choose(rng, _DETERMINERS)
     plural = not singular or rng.random() < 0.4
@@ -174,10 +174,10 @@ def _noun_phrase(rng: random.Random, nouns: Sequence[Noun], case: str) -> Phrase
     english = " ".join(source)
     if english.startswith("a ") and english[2] in "aeiou":
         english = "an" + english[1:]
-    return Phrase(english, " ".join(target), noun.noun_class, plural)
+    return _Phrase(english, " ".join(target), noun.noun_class, plural)
 
 
-def _verb(rng: random.Random, tense: str, subject: Phrase) -> tuple[str, str]:
+def _verb(rng: random.Random, tense: str, subject: _Phrase) -> tuple[str, str]:
     verb = _choose(rng, VERBS)
     negated = rng.random() < 0.25
     if tense == "future":

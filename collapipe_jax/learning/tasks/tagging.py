@@ -51,13 +51,13 @@ from collapipe_jax.learning.tasks.task import PREDICTED, Config, ScoredSet, Task
 _LETTER = {"S": "S", "U": "S", "W": "S", "E": "E", "L": "E", "M": "I", "B": "B", "I": "I"}
 _TAG = re.compile(rf"{OUTSIDE}|[{''.join(_LETTER)}]-\S+")
 
-IOB2 = "IOB2"
+_IOB2 = "IOB2"
 
 Sentence = Sequence[Placed[str]]
 """Tags of a sentence, and where they stand."""
 
 
-class Reading(NamedTuple):
+class _Reading(NamedTuple):
     """Sentences read in a scheme."""
 
     scheme: str
@@ -70,11 +70,11 @@ def _is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
-def _to_iob2(sentences: Sequence[Sentence]) -> Reading:
+def _to_iob2(sentences: Sequence[Sentence]) -> _Reading:
     """Tags of a file in IOB2, from the scheme that forbids the fewest of them."""
     marks = {tag[0] for sentence in sentences for _, tag in sentence if _is_tag(tag)}
     ends = "BILOU" if marks & set("LU") else "BMES" if marks & set("MW") else "BIOES"
-    schemes: list[tuple[str, Callable[[Sentence, list[str]], list[str]]]] = [(IOB2, _iob2)]
+    schemes: list[tuple[str, Callable[[Sentence, list[str]], list[str]]]] = [(_IOB2, _iob2)]
     if marks <= set("OBI"):
         schemes.append(("IOB1", _iob1))
     else:
@@ -83,7 +83,7 @@ def _to_iob2(sentences: Sequence[Sentence]) -> Reading:
     for name, read in schemes:
         broken: list[list[str]] = [[] for _ in sentences]
         tags = [read(each, problems) for each, problems in zip(sentences, broken, strict=True)]
-        readings.append(Reading(name, tags, broken))
+        readings.append(_Reading(name, tags, broken))
     return min(readings, key=lambda reading: sum(map(len, reading.broken)))
 
 
@@ -263,7 +263,7 @@ def _placed(file: TextFile) -> list[Placed[TaggedSentence]]:
     ]
     if not placed:
         raise file.error("the file holds no word", "Give a file with sentences")
-    if found.scheme != IOB2:
+    if found.scheme != _IOB2:
         file.warn(f"its tags are in the scheme {found.scheme}, and are read as BIO (IOB2)")
     return placed
 

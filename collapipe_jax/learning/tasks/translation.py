@@ -254,7 +254,7 @@ SYNTHETIC = "synthetic"
 MAX_LABELS = 8
 
 
-class ParallelSentences(NamedTuple):
+class _ParallelSentences(NamedTuple):
     """The n sentence pairs of a set, normalised."""
 
     sources: tuple[str, ...]
@@ -290,7 +290,7 @@ def _pair_arrays(
     ]
     source_ids = pad_rows([[*sources[i], EOS_ID] for i in fits], lengths[0], PAD_ID)
     target_ids = pad_rows([[BOS_ID, *targets[i], EOS_ID] for i in fits], lengths[1] + 1, PAD_ID)
-    kept = ParallelSentences(tuple(pairs[i][0] for i in fits), tuple(pairs[i][1] for i in fits))
+    kept = _ParallelSentences(tuple(pairs[i][0] for i in fits), tuple(pairs[i][1] for i in fits))
     counts = {"pairs": len(fits), "dropped_pairs": {"long": len(pairs) - len(fits)}}
     return ScoredSet(TranslationBatch(source_ids, target_ids), kept, counts)
 
@@ -486,7 +486,7 @@ class Translation(Task):
             scores |= {f"test_{name}_beam": found[name] for name in ("bleu", "chrf")}
         return scores
 
-    def _text_scores(self, said: Sequence[str], text: ParallelSentences) -> tuple[Score, Score]:
+    def _text_scores(self, said: Sequence[str], text: _ParallelSentences) -> tuple[Score, Score]:
         """BLEU and chrF."""
         return bleu(said, text.references, self.bleu_tokenizer), chrf(said, text.references)
 

@@ -339,7 +339,7 @@ def tatoeba(variant: str = "") -> Config:
     return config
 
 
-class Named(NamedTuple):
+class _Named(NamedTuple):
     """A configuration with a name."""
 
     make: Callable[..., Config]  # from the variant, if there is one
@@ -347,16 +347,16 @@ class Named(NamedTuple):
 
 
 NAMED = {
-    "default": Named(default.get_config),
-    "quickstart": Named(quickstart),
-    "paper": Named(paper, ("", "rich", "transformer", "lowband", "reuse")),
-    "classification": Named(classification),
-    "tagging": Named(tagging),
-    "translation": Named(translation),
-    "masked_lm": Named(masked_lm),
-    "causal_lm": Named(causal_lm),
-    "clinc150": Named(clinc150, ("", "plain", "base")),
-    "bc5cdr": Named(bc5cdr, ("", "plain", "base")),
-    "tatoeba": Named(tatoeba, ("", "base")),
+    "default": _Named(default.get_config),
+    "quickstart": _Named(quickstart),
+    "paper": _Named(paper, ("", "rich", "transformer", "lowband", "reuse")),
+    "classification": _Named(classification),
+    "tagging": _Named(tagging),
+    "translation": _Named(translation),
+    "masked_lm": _Named(masked_lm),
+    "causal_lm": _Named(causal_lm),
+    "clinc150": _Named(clinc150, ("", "plain", "base")),
+    "bc5cdr": _Named(bc5cdr, ("", "plain", "base")),
+    "tatoeba": _Named(tatoeba, ("", "base")),
 }
 """Configurations by their names."""

@@ -50,7 +50,7 @@ class Axis(NamedTuple):
         return self.columns[self.name]
 
 
-class SweepPoint(NamedTuple):
+class _SweepPoint(NamedTuple):
     """A point of a sweep."""
 
     labels: dict[str, Any]  # its value on every axis, by name
@@ -61,7 +61,7 @@ class Sweep(NamedTuple):
     """All points of a sweep."""
 
     axes: list[Axis]
-    points: list[SweepPoint]  # the last axis runs fastest
+    points: list[_SweepPoint]  # the last axis runs fastest
 
 
 def read_axis(option: str, text: str) -> Axis:
@@ -210,7 +210,7 @@ def read_sweep(
     labels = itertools.product(*(axis.values for axis in axes))
     names = [axis.name for axis in axes]
     rows = zip(labels, configs, strict=True)
-    points = [SweepPoint(dict(zip(names, row, strict=True)), config) for row, config in rows]
+    points = [_SweepPoint(dict(zip(names, row, strict=True)), config) for row, config in rows]
     return Sweep(axes, points)
 
 
@@ -253,7 +253,7 @@ def _read_point(
     read_base: Callable[[], Config],
 ) -> Config:
     config = read_config(path, {**overrides, **keys})
-    if LOCAL_STEPS not in keys:
+    if _LOCAL_STEPS not in keys:
         return config
     scaled = _with_local_steps(read_base(), config.training.local_steps)
     return read_config(path, {**overrides, **scaled, **keys})
@@ -297,7 +297,7 @@ def _is_number(value: Any) -> bool:
 
 
 _BUDGETS = ("control.control_unit_budget_j", "control.device_budget_j")
-LOCAL_STEPS = "training.local_steps"
+_LOCAL_STEPS = "training.local_steps"
 
 
 def _with_local_steps(config: Config, count: int) -> dict[str, Any]:
@@ -312,4 +312,4 @@ def _with_local_steps(config: Config, count: int) -> dict[str, Any]:
     """
     factor = count / config.training.local_steps
     scaled = {key: factor * config.control[key.removeprefix("control.")] for key in _BUDGETS}
-    return {LOCAL_STEPS: count, **scaled}
+    return {_LOCAL_STEPS: count, **scaled}

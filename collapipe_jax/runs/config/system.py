@@ -260,7 +260,7 @@ def _build_switching(config: Config, sizes: EncoderConfig) -> SwitchingParams | 
     state_bytes = OPTIMIZERS[config.training.client_optimizer if keeps else "sgd"]
     state_bytes += _residual_bytes(config)
     if control.moments_move and state_bytes > OPTIMIZERS["sgd"]:
-        moment_bits = block_moment_bits(sizes, state_bytes, config.payload.trained_fraction)
+        moment_bits = _block_moment_bits(sizes, state_bytes, config.payload.trained_fraction)
         bits = jnp.asarray(moment_bits)
     if bits is None and control.switching_cost == control.hysteresis == 0.0:
         return None
@@ -431,7 +431,7 @@ def encoder_workload(
     return Workload(**numbers, **others, ends=ModelEnds(**ends))
 
 
-def block_moment_bits(
+def _block_moment_bits(
     sizes: EncoderConfig, state_bytes_per_parameter: int, trained_fraction: float
 ) -> float:
     """Moments of a block's optimiser on a link, in the precision in which devices compute."""

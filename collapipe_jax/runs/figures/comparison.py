@@ -34,7 +34,7 @@ def horizon(result: Realisations) -> str:
     return ", ".join(f"{n} {noun}" if n == 1 else f"{n} {noun}s" for noun, n in counts.items())
 
 
-def draw_rows(axes: Axes, values: Mapping[str, np.ndarray], limits: tuple[float, float]) -> None:
+def _draw_rows(axes: Axes, values: Mapping[str, np.ndarray], limits: tuple[float, float]) -> None:
     """Fill a panel, policies from top to bottom.
 
     What is not finite has no dot; its networks are counted at the right of the row. An
@@ -145,7 +145,7 @@ def draw_policies(result: Realisations) -> Figure:
     for metric, place in places.items():
         axes = figure.add_subplot(place)
         values = {name: metrics[metric] for name, metrics in means.items()}
-        draw_rows(axes, values, style.wide_axis(axes, "x", np.concatenate(list(values.values()))))
+        _draw_rows(axes, values, style.wide_axis(axes, "x", np.concatenate(list(values.values()))))
         axes.set_xlabel(_PANELS[metric])
         name_rows(axes, list(means), labelled=place.colspan.start == 0)
     axes.axvline(1.0, **style.RULE)
@@ -221,7 +221,7 @@ def draw_reduction(result: Realisations) -> Figure:
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + ROW_IN * (len(result.policies) - 1))
     drawn = figure.subplots(1, len(panels))
     for axes, (metric, values) in zip(drawn, panels.items(), strict=True):
-        draw_rows(axes, values, _percent_axis(axes, values))
+        _draw_rows(axes, values, _percent_axis(axes, values))
         name_rows(axes, list(values), labelled=axes is drawn[0])
         axes.axvline(0.0, **style.RULE)
         axes.set_title(TITLES[metric], loc="left")

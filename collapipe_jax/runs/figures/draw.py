@@ -51,7 +51,7 @@ class Kind(NamedTuple):
 LATENCY = Drawing("latency", draw_latency)
 PROGRESS = Drawing("progress", draw_progress)
 QUEUES = Drawing("queues", draw_queues)
-CONSTANTS = Drawing("constants", draw_constants)
+_CONSTANTS = Drawing("constants", draw_constants)
 GANTT = Drawing("gantt", draw_gantt, options=("round", "cluster"))
 _GANTT_CLIENTS = Drawing("gantt_clients", draw_gantt_clients, options=("round",))
 _NETWORK = Drawing("network", draw_network, options=("round",))
@@ -61,7 +61,7 @@ _RACE = Drawing("race", draw_race)
 KINDS: dict[str, Kind] = {
     "run": Kind(
         load_run,
-        (PROGRESS, LATENCY, QUEUES, CONSTANTS, GANTT, _GANTT_CLIENTS, _NETWORK),
+        (PROGRESS, LATENCY, QUEUES, _CONSTANTS, GANTT, _GANTT_CLIENTS, _NETWORK),
         several=True,
     ),
     "compare": Kind(
@@ -150,7 +150,7 @@ def draw_runs(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     """Draw and write every figure of runs, each of those that have what it shows."""
     paths = _save([PROGRESS, LATENCY, QUEUES], records, folder)
     if estimated := [record for record in records if has_estimates(record)]:
-        paths += _save([CONSTANTS], estimated, folder)
+        paths += _save([_CONSTANTS], estimated, folder)
     for record, label in zip(records, run_labels(records), strict=True):
         name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
         if runs_pipeline(record).any() and record.duplex == "full":

@@ -124,7 +124,7 @@ def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
         style.legend_above(panels[1])
 
 
-LABELS = {
+_LABELS = {
     "energy": "Mean energy so far\n/ sum of budgets [–]",
     "energy_queue": "Worst energy queue [–]",
     "divergence_queue": "Divergence queue [–]",
@@ -153,7 +153,7 @@ def draw_constraints(result: Realisations) -> Figure:
         _overlay(panels[1, column], series, median_estimate)
         style.round_axis(panels[1, column])
         for axes in panels[:, column]:
-            axes.set_ylabel(LABELS[panel])
+            axes.set_ylabel(_LABELS[panel])
     for axes in panels[:, 0]:
         axes.axhline(1.0, **style.RULE)
     panels[0, 0].set_title(f"mean over {horizon(result)}", loc="left")

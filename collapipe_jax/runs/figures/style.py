@@ -24,7 +24,7 @@ DOUBLE_WIDTH_IN = 7.16
 
 BLACK, GREY = "#000000", "#666666"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
-VERMILLION, ORANGE, YELLOW, PURPLE = "#D55E00", "#E69F00", "#F0E442", "#CC79A7"
+VERMILLION, ORANGE, _YELLOW, PURPLE = "#D55E00", "#E69F00", "#F0E442", "#CC79A7"
 
 ROUND_LABEL = "Round [–]"
 
@@ -94,7 +94,7 @@ _POLICY_LOOKS = {
     "titanic": line(GREEN, (0, (1, 1)), "^"),
     "titanic_pipelined": line(PURPLE, (0, (4, 1, 1, 1)), "D"),
     "greedy": line(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
-    "alternating": line(YELLOW, (0, (5, 1)), "p"),
+    "alternating": line(_YELLOW, (0, (5, 1)), "p"),
     "vanilla_fl": line(BLACK, (0, (2, 1)), "P"),
     "splitfed": line(SKY, (0, (8, 2)), "X"),
     "control_unit_split": line(SKY, (0, (2, 1)), "H"),
@@ -112,7 +112,7 @@ PART_LOOKS = {
     "download": fill(SKY, None),
     "distribute": fill(ORANGE, "//////"),
     "iterations": fill(BLUE, None),
-    "collect": fill(YELLOW, "\\\\\\\\\\\\"),
+    "collect": fill(_YELLOW, "\\\\\\\\\\\\"),
     "upload": fill(PURPLE, "......"),
 }
 

@@ -42,7 +42,7 @@ _POLICY_IN = 0.055  # of a row
 _ROW_SPREAD = 0.8  # of a row, over which its policies are spread
 
 
-class Panel(NamedTuple):
+class _Panel(NamedTuple):
     """One amount: the label of its axis, and estimates ``[points]`` in its unit by policy."""
 
     label: str
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
         return np.concatenate([part for one in self.estimates.values() for part in one[::2]])
 
 
-def _sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, Panel]:
+def _sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, _Panel]:
     """Panels by metric, latency first, of a key of ``_STATISTICS``."""
     means = [round_means(point) for point in points]
     panels = {}
@@ -62,7 +62,7 @@ def _sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, P
         for name in means[0]:
             parts = [_STATISTICS[statistic](point[name][metric]) for point in means]
             estimates[name] = Estimate(*map(np.stack, zip(*parts, strict=True)))
-        panels[metric] = Panel(label, estimates)
+        panels[metric] = _Panel(label, estimates)
     memory = panels["device_memory_bytes"]
     most = memory.limited_by()
     unit_bytes, unit = style.memory_unit(np.max(most, where=np.isfinite(most), initial=0.0))
@@ -70,7 +70,7 @@ def _sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, P
         name: Estimate(*(part / unit_bytes for part in estimate))
         for name, estimate in memory.estimates.items()
     }
-    return panels | {"device_memory_bytes": Panel(memory.label.format(unit=unit), scaled)}
+    return panels | {"device_memory_bytes": _Panel(memory.label.format(unit=unit), scaled)}
 
 
 def _runnable_points(result: SweepLine) -> list[Realisations]:
@@ -96,7 +96,7 @@ def draw_sweep(result: SweepLine, statistic: str = "median") -> Figure:
     return figure
 
 
-def _draw_values(result: SweepLine, panels: dict[str, Panel]) -> Figure:
+def _draw_values(result: SweepLine, panels: dict[str, _Panel]) -> Figure:
     """Draw one panel an amount against the values."""
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.7)
     grid = figure.add_gridspec(2, 3, width_ratios=[1.35, 1.0, 1.0])
@@ -128,7 +128,7 @@ def side_by_side(result: SweepLine, policies: int) -> np.ndarray:
     return np.exp(places) if _is_log(result) else places
 
 
-def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
+def _overlay(axes: Axes, places: np.ndarray, panel: _Panel) -> None:
     """Lines of all policies with their intervals."""
     limits = style.wide_axis(axes, "y", panel.limited_by())
     if not np.isfinite(panel.limited_by()).any():
@@ -157,7 +157,7 @@ def _swept_axis(axes: Axes, result: SweepLine, labelled: bool) -> None:
         axes.tick_params(labelbottom=False)
 
 
-def _draw_named(result: SweepLine, panels: dict[str, Panel]) -> Figure:
+def _draw_named(result: SweepLine, panels: dict[str, _Panel]) -> Figure:
     """Draw one panel an amount; in a row, a named point, policies are below one another."""
     count = len(result.values)
     row_in = max(0.2, _POLICY_IN * len(panels["latency_s"].estimates))
@@ -176,7 +176,7 @@ def _draw_named(result: SweepLine, panels: dict[str, Panel]) -> Figure:
     return figure
 
 
-def _rows(axes: Axes, panel: Panel) -> None:
+def _rows(axes: Axes, panel: _Panel) -> None:
     """Markers of all policies on their intervals."""
     limits = style.wide_axis(axes, "x", panel.limited_by())
     offsets = _ROW_SPREAD * _offsets(len(panel.estimates))

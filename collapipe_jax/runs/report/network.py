@@ -67,7 +67,7 @@ def used_links(problem: RoundProblem, decision: Decision | ClientDecision) -> Us
         return _of_pipeline(problem, decision)
 
 
-def possible_links(problem: RoundProblem) -> UsedLinks:
+def _possible_links(problem: RoundProblem) -> UsedLinks:
     """Links from devices to control units and from there to the base station, without a decision.
 
     Each is alone on the whole band at full power. The quality to the base station is that of the
@@ -158,7 +158,7 @@ def network_of_run(record: RunRecord) -> NetworkRounds:
     if "server_blocks" in record.constants:  # earlier versions decided none
         system = system.with_cut(record.constants["server_blocks"])
     start, keys = network_at_start(record, system), network_keys(record, record.history["round"])
-    decisions = decisions_of(record, system)
+    decisions = _decisions_of(record, system)
     found = quick_jit(_replay)(system, start, keys, decisions)
     is_there, links, position_m, latency_s = jax.device_get(found)
     is_drawn = params.networks is None
@@ -188,18 +188,18 @@ def _replay(
     return jax.lax.scan(one, start, (keys, decisions))[1]
 
 
-def decisions_of(record: RunRecord, system: EdgeSystem) -> Decision | ClientDecision:
+def _decisions_of(record: RunRecord, system: EdgeSystem) -> Decision | ClientDecision:
     """Decisions of all rounds on file, leaves ``[R, ...]``."""
     history, policy = record.history, record.config["policy"]
     if not policy_entry(record.policy).by_clients:
-        return pipeline_decisions(history)
+        return _pipeline_decisions(history)
     # What a policy of clients never varies is not on file.
     like: Any = jax.eval_shape(make_policy(**policy), jax.random.key(0), system.mean_problem)
     names = quantities(ClientDecision)
     return like.replace(**{name: jnp.asarray(history[name]) for name in names if name in history})
 
 
-def pipeline_decisions(history: Mapping[str, np.ndarray]) -> Decision:
+def _pipeline_decisions(history: Mapping[str, np.ndarray]) -> Decision:
     """Decisions of pipelines on file, leaves ``[R, ...]``."""
     routes = None
     if "gateway" in history:
@@ -223,7 +223,7 @@ def network_of_point(config: Mapping[str, Any], realisations: int) -> NetworkRou
         position_m[None],
         params.networks is None,
         np.asarray(problem.compute.memory_bytes > 0)[None],
-        jax.tree.map(lambda leaf: np.asarray(leaf)[None], possible_links(problem)),
+        jax.tree.map(lambda leaf: np.asarray(leaf)[None], _possible_links(problem)),
         jax.device_get(problem),
         np.full(1, np.nan),
     )

@@ -50,12 +50,12 @@ def run_data(name: str, record: RunRecord, network: NetworkRounds) -> Data:
     return {
         "name": name,
         "policy": record.policy,
-        "sentences": sentences(record, network),
+        "sentences": _sentences(record, network),
         "rounds": plain(record.history["round"][picked]),
         "network": network_data(network, picked, record),
         "timeline": _timeline(record, picked),
         "charts": _charts(record, network, picked),
-        "tables": [limits_table(record, network)],
+        "tables": [_limits_table(record, network)],
     }
 
 
@@ -225,7 +225,7 @@ def _memory(record: RunRecord, network: NetworkRounds) -> list[Data]:
     return [{"kind": "bars", "name": "memory", "title": title, "unit": "MiB", "rows": rows}]
 
 
-def sentences(record: RunRecord, network: NetworkRounds) -> list[str]:
+def _sentences(record: RunRecord, network: NetworkRounds) -> list[str]:
     """Three sentences: what the network is, who computes, and what limits a round."""
     return [network_sentence(network), _who_computes(record), _what_limits(record, network)]
 
@@ -301,7 +301,7 @@ def _what_limits(record: RunRecord, network: NetworkRounds) -> str:
         text += f", where {_article(stage)} is " + "most often " * (len(stages) > 1)
         text += "the slowest stage"
     over = [limit.name for limit in limits_of(record, network) if not limit.is_kept]
-    over += [f"{name} in {_count(n, 'round')}" for name, n in broken_rounds(record).items()]
+    over += [f"{name} in {_count(n, 'round')}" for name, n in _broken_rounds(record).items()]
     return text + (
         f"; limits that are broken: {', '.join(over)}." if over else "; it keeps all limits."
     )
@@ -380,7 +380,7 @@ def _mib(size_bytes: Any) -> np.ndarray:
     return np.asarray(bytes_to_mib(np.asarray(size_bytes, np.float64)))
 
 
-def broken_rounds(record: RunRecord) -> dict[str, int]:
+def _broken_rounds(record: RunRecord) -> dict[str, int]:
     """In how many rounds a limit of a round was broken, by its name; only those that were."""
     return {
         name.removeprefix("violated_"): int(values.sum())
@@ -389,7 +389,7 @@ def broken_rounds(record: RunRecord) -> dict[str, int]:
     }
 
 
-def limits_table(record: RunRecord, network: NetworkRounds) -> Data:
+def _limits_table(record: RunRecord, network: NetworkRounds) -> Data:
     """Limits with numbers, and in how many rounds a limit of a round was broken."""
     rows = [
         [
@@ -403,7 +403,7 @@ def limits_table(record: RunRecord, network: NetworkRounds) -> Data:
         ]
         for limit in limits_of(record, network)
     ]
-    counts = broken_rounds(record)
+    counts = _broken_rounds(record)
     broken = ", ".join(f"{name} in {count}" for name, count in counts.items()) or "none"
     note = f"Limits of a round that were broken, in rounds of {len(record.history['round'])}: "
     head = ("limit", "where it is worst", "value", "limit", "unit", "used", "kept")

@@ -102,7 +102,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
         raise wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
     found = read_object(saved)
     if found is None:
-        raise damaged_config(workdir)
+        raise _damaged_config(workdir)
     return found
 
 
@@ -123,7 +123,7 @@ def read_summary(folder: Path, name: str = "command") -> dict[str, Any]:
     return summary
 
 
-def damaged_config(workdir: str | os.PathLike) -> InputError:
+def _damaged_config(workdir: str | os.PathLike) -> InputError:
     """The error of a folder whose ``config.json`` cannot be read."""
     remedy = "Restore it from a copy, or start anew in another workdir"
     return wrong_workdir(workdir, "its config.json is damaged", remedy)
@@ -211,7 +211,7 @@ class Results:
             problem = f"holds no results of {experiment}"
             raise InputError("workdir", str(workdir), problem, f"Name a workdir of {experiment}")
         if not isinstance(settings.get("options"), dict):
-            raise damaged_config(workdir)
+            raise _damaged_config(workdir)
         _refuse_old(Path(workdir))
         return cls(Path(workdir), settings)
 

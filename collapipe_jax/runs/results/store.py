@@ -224,7 +224,7 @@ class Reader:
         return found
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Shard(NamedTuple):
@@ -233,7 +233,7 @@ class Shard(NamedTuple):
     index: int = 0
     count: int = 1
 
-    def of(self, parts: Sequence[T]) -> list[T]:
+    def of(self, parts: Sequence[_T]) -> list[_T]:
         """Its own of all parts: of ``count`` neighbours one."""
         return list(parts[self.index :: self.count])
 

@@ -205,11 +205,11 @@ def _descent_s(result: Realisations, policy: str) -> np.ndarray:
 def _with_median(values: np.ndarray) -> dict[str, Any]:
     """Mean with the half width of its interval; median with the ends of its own, both of 95 %."""
     median, low, high = median_estimate(values) if values.size else (np.nan,) * 3
-    ends = [known(low), known(high)]
-    return mean_interval(values) | {"median": known(median), "median_ci95": ends}
+    ends = [_known(low), _known(high)]
+    return mean_interval(values) | {"median": _known(median), "median_ci95": ends}
 
 
-def known(value: Any) -> float | None:
+def _known(value: Any) -> float | None:
     """A number as a plain float; None if it is infinite or unknown."""
     return float(value) if np.isfinite(value) else None
 
@@ -283,7 +283,7 @@ def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:
 
 def _margin(ours: np.ndarray, other: np.ndarray) -> dict[str, Any]:
     """Saving of the median with the ends of its interval; None where infinite."""
-    value, *ends = map(known, median_reduction(ours, other))
+    value, *ends = map(_known, median_reduction(ours, other))
     return {"value": value, "ci95": ends}
 
 

@@ -38,7 +38,7 @@ ROWS = {
     "mean divergence over target": ("mean_divergence_over_target", "{:.3g}"),
     "peak memory of a device, MiB": ("peak_device_memory_bytes", "{:.1f}"),  # in bytes on file
 }
-TARGET = 0.9
+_TARGET = 0.9
 """Share of a seed's best final validation score, to which the time of every policy is measured.
 
 Of a score that should fall, the best one is this share of the goal.
@@ -271,7 +271,7 @@ def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
     for runs in zip(*teams.values(), strict=True):
         best = max(runs, key=lambda run: run.merit)
         goals.append(
-            best.validation_score * (1.0 / TARGET if best.task.lower_is_better else TARGET)
+            best.validation_score * (1.0 / _TARGET if best.task.lower_is_better else _TARGET)
         )
         compare = np.less_equal if best.task.lower_is_better else np.greater_equal
         times_s = (
