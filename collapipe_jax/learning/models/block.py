@@ -40,7 +40,7 @@ from collapipe_jax.learning.models.layers import (
 _BLOCKED_SCORE = -1e9
 
 KeysAndValues = tuple[Array, Array]
-"""Keys and values ``[B, S, g, d]`` that tokens _attend to, of g heads."""
+"""Keys and values ``[B, S, g, d]`` that tokens attend to, of g heads."""
 
 
 class Norm(nnx.LayerNorm):

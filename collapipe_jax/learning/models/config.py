@@ -1,8 +1,8 @@
 """Sizes of the models, and the numbers of the special tokens."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
 from collapipe_jax.core.errors import InputError, collect
 from collapipe_jax.core.quantity import MOST_BLOCKS
@@ -163,6 +163,11 @@ class EncoderConfig:
     def table_deviation(self) -> float:
         """Deviation of a fresh table, for which LeCun's law takes the width as inputs."""
         return self.initial_deviation or self.width**-0.5
+
+    @property
+    def on_file(self) -> Self:
+        """The sizes with the deviation of fresh weights that layouts need; LeCun's law has none."""
+        return dataclasses.replace(self, initial_deviation=self.table_deviation)
 
     @property
     def attention_rate(self) -> float:
@@ -347,9 +352,14 @@ PUBLISHED_SIZES = ("width", "heads", "feed_forward_width", "encoder_blocks", "vo
 """Sizes of every kind of model that training takes from a published one as they are."""
 _CHOSEN = ("dropout_rate", "attention_dropout_rate", "attention", "rematerialise", "compute_dtype")
 _CHOSEN += ("adapters",)
+KEYS_OF_TASK = {
+    "model.vocabulary_size": "task.vocabulary_size",
+    "model.positions": "task.source_length",
+}
+"""Keys of a configuration that sizes of such a model are to blame on; see ``rename_error_keys``."""
 
 
-def refuse_other_sizes(directory: str, wanted: Mapping[str, Any], found: Any) -> None:
+def _refuse_other_sizes(directory: str, wanted: Mapping[str, Any], found: Any) -> None:
     """Refuse sizes by name other than on file, and more positions; all that are wrong at once."""
     with collect() as step:
         for name, ours in wanted.items():
@@ -365,12 +375,20 @@ def refuse_other_sizes(directory: str, wanted: Mapping[str, Any], found: Any) ->
                     raise InputError(key, ours, problem, f"Set it to {theirs}")
 
 
-def configured_sizes(config: Mapping[str, Any], more: Sequence[str] = ()) -> dict[str, Any]:
-    """Sizes of a published model that a configuration states; those of 0 follow from others."""
-    task = config["task"]
-    sizes = {name: config["model"].get(name) for name in (*PUBLISHED_SIZES, *more)}
-    sizes |= {"vocabulary_size": task["vocabulary_size"], "positions": task["source_length"]}
-    return {name: size for name, size in sizes.items() if size or size is False}
+def check_pretrained_sizes(
+    config: Mapping[str, Any],
+    make_sizes: Callable[[Mapping[str, Any]], Sizes],
+    found: Sizes,
+    more: Sequence[str] = (),
+) -> None:
+    """Refuse sizes of a configuration other than those ``found`` in its pretrained model."""
+    task, directory = config["task"], config["model"]["pretrained"]
+    # Stated sizes first: others may follow from a wrong one, or not fit it. 0 states nothing.
+    stated = {name: config["model"].get(name) for name in (*PUBLISHED_SIZES, *more)}
+    stated |= {"vocabulary_size": task["vocabulary_size"], "positions": task["source_length"]}
+    stated = {name: size for name, size in stated.items() if size or size is False}
+    _refuse_other_sizes(directory, stated, found)
+    pretrained_sizes(directory, make_sizes(config), found, more)
 
 
 def pretrained_sizes(
@@ -383,5 +401,5 @@ def pretrained_sizes(
         network prices the model; or too few positions; or all of these.
     """
     names = (*PUBLISHED_SIZES, *more, "positions")
-    refuse_other_sizes(directory, {name: getattr(wanted, name) for name in names}, found)
+    _refuse_other_sizes(directory, {name: getattr(wanted, name) for name in names}, found)
     return dataclasses.replace(found, **{key: getattr(wanted, key) for key in _CHOSEN})

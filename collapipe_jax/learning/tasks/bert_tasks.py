@@ -26,19 +26,26 @@ from collapipe_jax.learning.models.bert_files import (
     save_bert,
 )
 from collapipe_jax.learning.models.config import (
+    KEYS_OF_TASK,
     NGRAM_SIZES,
     BertConfig,
-    configured_sizes,
+    check_pretrained_sizes,
     encoder_sizes,
     pretrained_sizes,
-    refuse_other_sizes,
 )
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import SplitModel
 from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.tasks.corpora import forbidden_pairs
 from collapipe_jax.learning.tasks.sampling import seeded_generator
-from collapipe_jax.learning.tasks.subwords import CONTINUES, WordPiece, is_special, train_wordpiece
+from collapipe_jax.learning.tasks.subwords import (
+    CONTINUES,
+    WordPiece,
+    check_entries,
+    check_pieces,
+    is_special,
+    train_wordpiece,
+)
 from collapipe_jax.learning.tasks.task import (
     TASK_KEY,
     Config,
@@ -197,9 +204,7 @@ class BertTask(Task):
         if folder := config["model"]["pretrained"]:
             with rename_error_keys({"directory": "model.pretrained"}):
                 found, _ = read_bert_config(Path(folder) / CONFIG)
-            # First: others may follow from a wrong size, or not fit it.
-            refuse_other_sizes(folder, configured_sizes(config, NGRAM_SIZES), found)
-            pretrained_sizes(folder, make_sizes(config), found, NGRAM_SIZES)
+            check_pretrained_sizes(config, make_sizes, found, NGRAM_SIZES)
 
     @classmethod
     def from_config(cls, config: Config, corpus: Any = None) -> Self:
@@ -209,9 +214,7 @@ class BertTask(Task):
         if model["pretrained"]:
             sizes, pretrained = _load_pretrained(model["pretrained"], sizes)
         data = cls.load_data(config, corpus)
-        if (entries := task["vocabulary_size"]) < (found := len(data.tokenizer.pieces)):
-            problem = f"the vocabulary has {found}"
-            raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
+        check_entries(task["vocabulary_size"], len(data.tokenizer.pieces))
         bare = cls(
             kind=task["kind"],
             data=data,
@@ -288,11 +291,8 @@ class BertTask(Task):
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write BERT with its head and vocabulary as Hugging Face lays them out."""
         body = {name: params[name] for name in ("embedding", "encoder")} | params["decoder"]
-        # The layout needs the deviation of fresh weights; LeCun's law states none.
-        sizes = self.model.sizes
-        sizes = dataclasses.replace(sizes, initial_deviation=sizes.table_deviation)
         self.data.tokenizer.save_pretrained(Path(folder), self.length)
-        save_bert(folder, sizes, body, self._settings)
+        save_bert(folder, self.model.sizes.on_file, body, self._settings)
 
     def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write adapters, head and vocabulary as PEFT lays them out, where it can read them."""
@@ -351,9 +351,7 @@ def _with_head(
 def load_wordpiece(folder: Path, sizes: BertConfig) -> tuple[WordPiece, int]:
     """The vocabulary of a trained BERT, and the length of a row; refused where they do not fit."""
     wordpiece, length = WordPiece.from_pretrained(folder, sizes.positions)
-    if (found := len(wordpiece.pieces)) > sizes.vocabulary_size:
-        problem = f"has {found} pieces, the model {sizes.vocabulary_size}"
-        raise InputError("file", str(folder / "vocab.txt"), problem, "Take the original file")
+    check_pieces(folder / "vocab.txt", len(wordpiece.pieces), sizes.vocabulary_size)
     if length > sizes.positions:
         problem = f"model_max_length is {length}, the model has {sizes.positions}"
         raise InputError("model", str(folder), problem, "Take the original files")
@@ -382,8 +380,7 @@ def make_sizes(config: Config) -> BertConfig:
     if config["model"]["head"] == "crf" and (smoothing := config["model"]["label_smoothing"]):
         problem = "a sequence of tags has no target that could be smoothed"
         raise InputError("model.label_smoothing", smoothing, problem, "Use 0 with model.head=crf")
-    ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
-    with rename_error_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
+    with rename_error_keys(KEYS_OF_TASK):
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],

@@ -35,12 +35,12 @@ from collapipe_jax.learning.models.causal_lm import (
     scored_targets,
 )
 from collapipe_jax.learning.models.config import (
+    KEYS_OF_TASK,
     PAD_ID,
     CausalConfig,
-    configured_sizes,
+    check_pretrained_sizes,
     encoder_sizes,
     pretrained_sizes,
-    refuse_other_sizes,
 )
 from collapipe_jax.learning.models.decoding import Sampling, generate
 from collapipe_jax.learning.models.layers import Params
@@ -60,6 +60,8 @@ from collapipe_jax.learning.tasks.scores import perplexity
 from collapipe_jax.learning.tasks.subwords import (
     ByteTokenizer,
     bucket,
+    check_entries,
+    check_pieces,
     check_room,
     pad_rows,
     train_byte_pieces,
@@ -112,10 +114,7 @@ class LanguageModelling(Task):
         task, model = config["task"], config["model"]
         if not model["pretrained"]:
             check_room(task["vocabulary_size"])
-        ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
-        with rename_error_keys(
-            {f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}
-        ):
+        with rename_error_keys(KEYS_OF_TASK):
             if not model["head_size"] and model["width"] % model["heads"]:
                 problem = f"does not divide width {model['width']}"
                 remedy = "Choose a divisor of model.width, or give model.head_size"
@@ -151,9 +150,7 @@ class LanguageModelling(Task):
         if folder := config["model"]["pretrained"]:
             with rename_error_keys({"directory": "model.pretrained"}):
                 found, _ = read_causal_config(Path(folder) / CONFIG)
-            # First: others may follow from a wrong size, or not fit it.
-            refuse_other_sizes(folder, configured_sizes(config, FURTHER_SIZES), found)
-            pretrained_sizes(folder, cls.make_sizes(config), found, FURTHER_SIZES)
+            check_pretrained_sizes(config, cls.make_sizes, found, FURTHER_SIZES)
 
     @classmethod
     def read_corpus(cls, config: Config) -> TextSets[Sample] | None:
@@ -219,10 +216,7 @@ class LanguageModelling(Task):
             sizes = pretrained_sizes(folder, sizes, on_file, FURTHER_SIZES)
             tokenizer = ByteTokenizer.from_folder(Path(folder), document)
         data = cls.load_data(config, corpus, tokenizer)
-        if (entries := sizes.vocabulary_size) < data.tokenizer.size:
-            problem = f"the vocabulary has {data.tokenizer.size}"
-            remedy = f"Set it to {data.tokenizer.size}"
-            raise InputError("task.vocabulary_size", entries, problem, remedy)
+        check_entries(sizes.vocabulary_size, data.tokenizer.size)
         smoothing = config["model"]["label_smoothing"]
         model = CausalLM(sizes=sizes, label_smoothing=smoothing)
         kind = config["task"]["kind"]
@@ -352,10 +346,7 @@ class LanguageModelling(Task):
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write model and vocabulary as Hugging Face lays them out."""
         self.save(folder)
-        # The layout needs the deviation of fresh weights; LeCun's law states none.
-        sizes = self.model.sizes
-        sizes = dataclasses.replace(sizes, initial_deviation=sizes.table_deviation)
-        save_causal_lm(folder, sizes, params, self._settings)
+        save_causal_lm(folder, self.model.sizes.on_file, params, self._settings)
 
     def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write adapters and vocabulary as PEFT lays them out, and a decoder that was trained."""
@@ -391,10 +382,7 @@ class LanguageModelling(Task):
         read = load_adapted_causal_lm if is_adapted else load_causal_lm
         sizes, params, document = read(folder)
         tokenizer = ByteTokenizer.from_folder(folder, document)
-        if (pieces := tokenizer.size) > sizes.vocabulary_size:
-            problem = f"has {pieces} pieces, the model {sizes.vocabulary_size}"
-            remedy = "Take the original file"
-            raise InputError("file", str(folder / "tokenizer.json"), problem, remedy)
+        check_pieces(folder / "tokenizer.json", tokenizer.size, sizes.vocabulary_size)
         own = (read_object(folder / CONFIG) or {}) if is_adapted else document
         answers = own.get(_ANSWERS) is True
         return cls(model=CausalLM(sizes=sizes), data=TaskData(tokenizer), answers=answers), params

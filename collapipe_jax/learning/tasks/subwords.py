@@ -575,6 +575,20 @@ class ByteTokenizer:
         return cls(model, begin if isinstance(begin, int) else ends[0], ends, begins, chat)
 
 
+def check_pieces(path: Path, pieces: int, entries: int) -> None:
+    """Refuse a vocabulary on file of more pieces than its model has entries for."""
+    if pieces > entries:
+        problem = f"has {pieces} pieces, the model {entries}"
+        raise InputError("file", str(path), problem, "Take the original file")
+
+
+def check_entries(vocabulary_size: int, pieces: int) -> None:
+    """Refuse a configuration with fewer entries than its vocabulary has pieces."""
+    if vocabulary_size < pieces:
+        problem, remedy = f"the vocabulary has {pieces}", f"Set it to {pieces}"
+        raise InputError("task.vocabulary_size", vocabulary_size, problem, remedy)
+
+
 def check_room(vocabulary_size: int) -> None:
     """Refuse a vocabulary without room for all bytes."""
     if vocabulary_size < (least := len(_SPECIALS) + _BYTES):

@@ -58,7 +58,7 @@ from collapipe_jax.learning.tasks.scores import (
     chrf,
     likely_tokenizer,
 )
-from collapipe_jax.learning.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
+from collapipe_jax.learning.tasks.subwords import BpeTokenizer, check_pieces, pad_rows, train_bpe
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from collapipe_jax.learning.tasks.task import (
     PREDICTED,
@@ -578,9 +578,7 @@ class Translation(Task):
         except Exception as error:  # the library has no error of its own
             problem = f"cannot be read ({error})"
             raise InputError("file", str(path), problem, "Take the original file") from None
-        if (pieces := tokenizer.model.get_vocab_size()) > sizes.vocabulary_size:
-            problem = f"has {pieces} pieces, the model {sizes.vocabulary_size}"
-            raise InputError("file", str(path), problem, "Take the original file")
+        check_pieces(path, tokenizer.model.get_vocab_size(), sizes.vocabulary_size)
         task = cls(
             model=Translator(sizes),
             data=TaskData(tokenizer),
