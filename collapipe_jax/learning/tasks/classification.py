@@ -13,9 +13,9 @@ from collapipe_jax.learning.models.bert import LabelledBatch, label_probabilitie
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks import bert_tasks
 from collapipe_jax.learning.tasks.corpora import (
-    LabelledFiles,
     LabelledSets,
     Placed,
+    SetFiles,
     TextFile,
     split_name,
 )
@@ -96,7 +96,7 @@ def read_sets(
         validation or test that training lacks; or all of these.
     """
     fields = _fields(text_column, label_column, COLUMN_KEYS)
-    files = LabelledFiles(
+    files = SetFiles(
         read=lambda file: _placed(file, fields),
         labels=_classes,
         marks=lambda entry: (entry.label,),

@@ -285,14 +285,15 @@ def first_places(places: Sequence[str]) -> str:
     return ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
 
 
-class LabelledFiles(NamedTuple, Generic[Entry]):
-    """How a task reads files with labels."""
+class SetFiles(NamedTuple, Generic[Entry]):
+    """How a task reads the files of its sets, whose entries may have labels."""
 
-    read: Callable[[TextFile], list[Placed[Entry]]]  # entries of a file, at least one
-    labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]]  # of a file, or its refusal
-    marks: Callable[[Entry], Iterable[str]]  # labels of an entry
+    read: Callable[[TextFile], Sequence[Placed[Entry]]]  # entries of a file, at least one
     text: Callable[[Entry], str]
-    stratum: Callable[[Entry], str | bool]  # class of which validation gets its share
+    # Labels of a file, or its refusal
+    labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]] = lambda file, entries: ()
+    marks: Callable[[Entry], Iterable[str]] = lambda entry: ()  # labels of an entry
+    stratum: Callable[[Entry], str | bool] | None = None  # class of which validation gets its share
 
     def sets(
         self,
@@ -300,9 +301,9 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
         validation: str,
         test: str,
         *,
-        validation_samples: int,
-        labels: int,
         seed: int,
+        validation_samples: int = 0,
+        labels: int = 0,
         skip_broken: bool = False,
     ) -> LabelledSets[Entry]:
         """All entries of the files, with validation taken from training where it has no file.
@@ -310,10 +311,10 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
         Args:
           train: name of a file, which alone determines the labels.
           validation: name of a file, or empty where samples of training are to be taken.
-          test: name of a file.
+          test: name of a file, or empty for none.
+          seed: of the draw of validation.
           validation_samples: how many to take, as in ``take_validation``.
           labels: number of labels; 0 takes any.
-          seed: of the draw of validation.
           skip_broken: as of ``TextFile``.
 
         Raises:
@@ -348,7 +349,8 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
                     texts = [(place, self.text(entry)) for place, entry in placed[name]]
                     files[name].warn_of_repeats(texts, known)
             whole = [entry for _, entry in placed["train"]]
-            texts, strata = list(map(self.text, whole)), list(map(self.stratum, whole))
+            texts = list(map(self.text, whole))
+            strata = list(map(self.stratum, whole)) if self.stratum else None
             taken, left = take_validation(texts, validation, validation_samples, seed, strata)
         entries = {name: [entry for _, entry in placed.get(name, ())] for name in named}
         entries["train"] = [whole[row] for row in left]

@@ -1,15 +1,15 @@
 """Texts without labels: lines of a file, exchanges, or the texts of the files of other tasks."""
 
+import functools
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from collapipe_jax.core.errors import ValidValues, collect
 from collapipe_jax.learning.tasks.classification import (
     COLUMN_KEYS,
     TEXT_COLUMN,
     read_labelled_text,
 )
-from collapipe_jax.learning.tasks.corpora import Placed, TextFile
+from collapipe_jax.learning.tasks.corpora import Placed, SetFiles, TextFile
 from collapipe_jax.learning.tasks.instructions import Sample, form_of, read_exchanges, text_of
 from collapipe_jax.learning.tasks.records import (
     SUFFIXES,
@@ -18,7 +18,7 @@ from collapipe_jax.learning.tasks.records import (
     record_columns,
     text_values,
 )
-from collapipe_jax.learning.tasks.sampling import draw_rows, take_validation, text_key
+from collapipe_jax.learning.tasks.sampling import draw_rows
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
 
 _Text = TypeVar("_Text", str, Sample)
@@ -59,27 +59,11 @@ def read_text_sets(
     Raises:
       InputError: a missing or broken file, or a number that does not fit; or all of these.
     """
-    named = {"train": train, "validation": validation, "test": test}
-    files = {
-        name: TextFile(f"task.{name}", path, skip_broken) for name, path in named.items() if path
-    }
-    placed = ValidValues()
-    with collect() as step:
-        for name, file in files.items():
-            with step():
-                placed[name] = _placed(file, text_column=text_column, tagged=tagged)
-        known = {text_key(text_of(sample)) for _, sample in placed["train"]}
-        for name in ("validation", "test"):
-            if name in files:
-                with step():
-                    texts = [(place, text_of(sample)) for place, sample in placed[name]]
-                    files[name].warn_of_repeats(texts, known)
-        whole = [sample for _, sample in placed["train"]]
-        texts = list(map(text_of, whole))
-        taken, left = take_validation(texts, validation, validation_samples, seed)
-    given, tested = ([each for _, each in placed.get(name, ())] for name in ("validation", "test"))
-    drawn = draw_rows(left, samples, seed)
-    return TextSets([whole[i] for i in drawn], given or [whole[i] for i in taken], tested)
+    read = functools.partial(_placed, text_column=text_column, tagged=tagged)
+    options = {"validation_samples": validation_samples, "skip_broken": skip_broken}
+    sets = SetFiles(read, text_of).sets(train, validation, test, seed=seed, **options)
+    drawn = [sets.train[row] for row in draw_rows(range(len(sets.train)), samples, seed)]
+    return TextSets(drawn, sets.validation, sets.test)
 
 
 def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[Sample]:

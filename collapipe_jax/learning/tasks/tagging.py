@@ -17,9 +17,9 @@ from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks import bert_tasks
 from collapipe_jax.learning.tasks.corpora import (
     OUTSIDE,
-    LabelledFiles,
     LabelledSets,
     Placed,
+    SetFiles,
     TaggedSentence,
     TextFile,
     entity_type,
@@ -189,7 +189,7 @@ def read_tagged(
       InputError: a missing or broken file, a file without any entity, a number out of its range,
         or validation or test with a type of entity that training lacks; or all of these.
     """
-    files = LabelledFiles(
+    files = SetFiles(
         read=_placed,
         labels=_labels,
         marks=lambda sentence: sentence.tags,
