@@ -13,8 +13,8 @@ from functools import partial
 from collapipe_jax.cli import figures as command
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.runs.figures.draw import KINDS, Drawing, Kind
-from collapipe_jax.runs.results.checkpoints import load_study
 from collapipe_jax.runs.results.realisations import load_realisations
+from experiments.studies.convergence import load_study
 from figures import bound, convergence, gap, stability, tradeoff
 
 STUDIES: dict[str, Kind] = {

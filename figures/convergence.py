@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.core.statistics import mean_estimate
 from collapipe_jax.runs.figures import style
-from collapipe_jax.runs.results.checkpoints import ConvergenceStudy, Row
+from experiments.studies.convergence import ConvergenceStudy, Row
 
 GOAL = 0.3
 """Share of the best last score of a seed, to which times are measured: what most runs reach."""

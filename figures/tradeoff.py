@@ -29,11 +29,9 @@ from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.results.realisations import (
     Case,
     Realisations,
-    drift_constant,
-    mean_backlog,
-    network_groups,
     select,
 )
+from experiments.studies.closed_loop_limits import drift_constant, mean_backlog, network_groups
 
 LEAST_SLACK = 0.01
 """Of a budget or target at the smallest V; networks with less are left out."""

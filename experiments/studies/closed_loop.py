@@ -36,9 +36,10 @@ from collapipe_jax.edge.queues import (
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system_params
-from collapipe_jax.runs.results import realisations as constraints
 from collapipe_jax.runs.results.experiment import Results, Variable, as_columns
 from collapipe_jax.runs.results.realisations import (
+    DIVERGENCE_LIMIT,
+    ENERGY_LIMIT,
     Case,
     Realisations,
     coordinates,
@@ -47,7 +48,7 @@ from collapipe_jax.runs.results.realisations import (
 )
 from collapipe_jax.runs.results.store import read_shard
 from collapipe_jax.runs.studies.montecarlo import policy_options, run_policies
-from collapipe_jax.runs.studies.sweep_records import time_means
+from experiments.studies import closed_loop_limits as limits
 
 GROUPS = ("within_floors", "below_floors")
 
@@ -86,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
     settings = options, config.to_dict(), coordinates(options)
     results = Results.create(given.workdir, "closed_loop", *settings)
     with own_share(results.folder, *shard):
-        missing = run_policies(results, params, _networks, time_means, console, shard)
+        missing = run_policies(results, params, _networks, limits.time_means, console, shard)
     if not is_done(missing, shard):
         return
     summary = summarise(load_realisations(results.folder, "closed_loop"))
@@ -115,7 +116,7 @@ def _networks(
         }
         networks.append(network)
     problems = _channels(keys, rows, params, options["rounds"])
-    queues = backlog_lower_bound(problems, constraints.DIVERGENCE_LIMIT)
+    queues = backlog_lower_bound(problems, DIVERGENCE_LIMIT)
     kept = as_columns(networks, "realisation", then="cluster")
     return kept | {"least_final_queue": Variable("realisation cluster", queues)}
 
@@ -141,17 +142,17 @@ def _channels(keys: Array, rows: Array, params: SystemParams, rounds: int) -> Ro
 
 def summarise(result: Realisations) -> dict[str, Any]:
     """Constraints, latency and queues of every case, as plain values for a JSON file."""
-    groups = constraints.network_groups(result)
+    groups = limits.network_groups(result)
     return {
         "rounds": result.rounds,
         "realisations": result.settings["options"]["realisations"],
         "limits": {
-            "energy_over_budget": constraints.ENERGY_LIMIT,
-            "final_energy_queue_over_rounds": constraints.QUEUE_LIMIT,
-            "divergence_over_target": constraints.DIVERGENCE_LIMIT,
+            "energy_over_budget": ENERGY_LIMIT,
+            "final_energy_queue_over_rounds": limits.QUEUE_LIMIT,
+            "divergence_over_target": DIVERGENCE_LIMIT,
         },
         "networks": {name: int(members.sum()) for name, members in groups.items()}
-        | {"floors_checked": constraints.floors_bind(result)},
+        | {"floors_checked": limits.floors_bind(result)},
         "cases": [_case(case, groups, result.rounds) for case in result.cases],
     }
 
@@ -185,8 +186,8 @@ def _group(
         "final_divergence_queue_over_rounds": _spread(values["final_divergence_queue"] / rounds),
         "share_met": {name: float(kept.mean()) for name, kept in met.items()},
         "constraints_met": bool(met["all"].all()),
-        "mean_backlog": mean_interval(constraints.mean_backlog(values)),
-        "drift_constant": mean_interval(constraints.drift_constant(values)),
+        "mean_backlog": mean_interval(limits.mean_backlog(values)),
+        "drift_constant": mean_interval(limits.drift_constant(values)),
         "absent_share": float(values["absent_rounds"].mean() / rounds),
     }
 
@@ -237,9 +238,9 @@ def constraints_met(values: Mapping[str, np.ndarray], rounds: int) -> dict[str, 
         return values[name].reshape(len(values[name]), -1).max(axis=1)
 
     met = {
-        "energy": worst("energy_over_budget") <= constraints.ENERGY_LIMIT,
-        "energy_queue": worst("final_energy_queue") <= constraints.QUEUE_LIMIT * rounds,
-        "divergence": worst("divergence_over_target") <= constraints.DIVERGENCE_LIMIT,
+        "energy": worst("energy_over_budget") <= ENERGY_LIMIT,
+        "energy_queue": worst("final_energy_queue") <= limits.QUEUE_LIMIT * rounds,
+        "divergence": worst("divergence_over_target") <= DIVERGENCE_LIMIT,
     }
     return met | {"all": np.logical_and.reduce(list(met.values()))}
 

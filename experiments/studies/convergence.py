@@ -13,6 +13,7 @@ processes share the runs with ``--shard=i/n``.
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,11 +39,13 @@ from collapipe_jax.edge.policies.registry import Policy
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system
-from collapipe_jax.runs.results.checkpoints import ConvergenceStudy, Row, load_run, save_study
-from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.checkpoints import load_run
+from collapipe_jax.runs.results.experiment import Results, as_columns, as_rows
 from collapipe_jax.runs.results.store import WHOLE, Shard, read_shard
 from collapipe_jax.runs.studies.race import train_shard
 from experiments.studies.seeds import experiments_of_seeds
+
+Row = dict[str, Any]
 
 LAST_SHARE = 0.25
 """Share of the rounds, the last ones, over which the training loss is averaged."""
@@ -65,6 +68,33 @@ BASE = Setting()
 AXES = {"micro_batches": [1, 2, 4, 8, 16], "stages": [1, 2, 4], "activity": [0.0, 0.5, 1.0]}
 """Values by what varies around the base."""
 MEASURES = ("train_loss", "last_score", "divergence")
+
+
+class ConvergenceStudy(NamedTuple):
+    """Training runs around a setting, one cause at a time."""
+
+    base: dict[str, float]  # values of the setting by axis
+    axes: dict[str, list[float]]  # values by the axis that varies
+    # A run each, with its values on the axes and its ``seed``; its ``simulated_time_s`` and
+    # ``score`` in every round, nan without evaluation
+    rows: list[Row]
+
+    def of(self, axis: str, value: float) -> list[Row]:
+        """Runs at the base but for the value on an axis, by seed."""
+        wanted = self.base | {axis: value}
+        found = [row for row in self.rows if all(row[key] == wanted[key] for key in wanted)]
+        return sorted(found, key=lambda row: row["seed"])
+
+
+def save_study(study: ConvergenceStudy, results: Results) -> None:
+    """Write the runs of a study."""
+    results.write("runs", as_columns(study.rows, "run", then="round"))
+
+
+def load_study(workdir: str | os.PathLike) -> ConvergenceStudy:
+    """A study of convergence on file; an ``InputError`` if there is none."""
+    results = Results.open(workdir, "convergence")
+    return ConvergenceStudy(**results.options, rows=as_rows(results.read("runs")))
 
 
 @functools.cache

@@ -37,8 +37,8 @@ from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.store import Place
 from collapipe_jax.runs.studies.montecarlo import Setup, Work, realisation_keys, run_parts, with_v
-from collapipe_jax.runs.studies.sweep_records import limit_use
 from experiments.double_precision import in_double, judge, pick
+from experiments.studies.closed_loop_limits import limit_use
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)

@@ -285,9 +285,7 @@ def _damaged(path: Path, problem: str, first: int) -> InputError:
     return InputError("history", str(path), problem, remedy)
 
 
-# Studies made of training runs on file: races of policies, and studies of convergence.
-
-Row = dict[str, Any]
+# Races of policies, which are made of training runs on file.
 
 
 class Run(NamedTuple):
@@ -334,30 +332,3 @@ def load_race(workdir: str | os.PathLike) -> list[Run]:
 def load_entry(*, workdir: Path, **entry: Any) -> Run:
     """A run of a race from its workdir; an ``InputError`` if it is missing or unfinished."""
     return Run(**entry, summary=read_summary(workdir, "race"), record=load_run(workdir))
-
-
-class ConvergenceStudy(NamedTuple):
-    """Training runs around a setting, one cause at a time."""
-
-    base: dict[str, float]  # values of the setting by axis
-    axes: dict[str, list[float]]  # values by the axis that varies
-    # A run each, with its values on the axes and its ``seed``; its ``simulated_time_s`` and
-    # ``score`` in every round, nan without evaluation
-    rows: list[Row]
-
-    def of(self, axis: str, value: float) -> list[Row]:
-        """Runs at the base but for the value on an axis, by seed."""
-        wanted = self.base | {axis: value}
-        found = [row for row in self.rows if all(row[key] == wanted[key] for key in wanted)]
-        return sorted(found, key=lambda row: row["seed"])
-
-
-def save_study(study: ConvergenceStudy, results: Results) -> None:
-    """Write the runs of a study."""
-    results.write("runs", as_columns(study.rows, "run", then="round"))
-
-
-def load_study(workdir: str | os.PathLike) -> ConvergenceStudy:
-    """A study of convergence on file; an ``InputError`` if there is none."""
-    results = Results.open(workdir, "convergence")
-    return ConvergenceStudy(**results.options, rows=as_rows(results.read("runs")))

@@ -233,16 +233,10 @@ def load_map(workdir: str | os.PathLike) -> dict[str, Any]:
     return read_summary(Results.open(workdir, "map").folder, "map")
 
 
-# Long-term limits of runs and closed loops: whether they can be kept, and whether they are.
-#
-# Budgets under a floor of :mod:`collapipe_jax.edge.queues` can be kept by no
-# pipeline, nor can those that a fade late in the horizon overdraws; such networks are a group
-# apart. Arrays are those of :func:`collapipe_jax.runs.studies.sweep_records.time_means`.
+# Long-term limits: whether runs and comparisons keep them.
 
 ENERGY_LIMIT = DIVERGENCE_LIMIT = 1.01
 """A mean over budget or target up to which a long-term constraint counts as met."""
-QUEUE_LIMIT = 0.01
-"""A final energy queue over the rounds up to which it counts as stable."""
 _ABSURD = 10.0
 """A mean over its limit that no comparison of policies is meant to have."""
 
@@ -251,19 +245,6 @@ def runnable(networks: Mapping[str, np.ndarray]) -> np.ndarray:
     """Networks in which some cluster can hold the encoder, booleans ``[R]``."""
     reference_s = networks["reference_latency_s"]
     return networks["can_run"].any(axis=1) & (reference_s > 0) & np.isfinite(reference_s)
-
-
-def network_groups(result: Realisations) -> dict[str, np.ndarray]:
-    """Networks by group, booleans ``[R]``: within floors, below floors, or no cluster can run.
-
-    Floors at mean gains are conditions only where every device is always there and stands
-    still: rounds that a cluster sits out cost nothing. The least final queue has met those.
-    """
-    networks, runs = result.networks, runnable(result.networks)
-    floor = np.maximum(networks["control_unit_floor"], networks["device_floor"]).max(axis=1)
-    overdrawn = networks["least_final_queue"].max(axis=1) > QUEUE_LIMIT * result.rounds
-    below = (floor >= 1.0) & floors_bind(result) | overdrawn
-    return {"within_floors": runs & ~below, "below_floors": runs & below, "cannot_run": ~runs}
 
 
 def only_runnable(result: Realisations) -> Realisations:
@@ -279,27 +260,11 @@ def only_runnable(result: Realisations) -> Realisations:
     return result.only(kept)
 
 
-def floors_bind(result: Realisations) -> bool:
-    """Whether the floors are necessary conditions."""
-    dynamics = result.settings["config"]["dynamics"]
-    return dynamics["availability"] == 1.0 and dynamics["speed_m_per_s"] == 0.0
-
-
 def energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
     """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
     energy_j = result.policies[policy]["energy_j"].astype(np.float64)
     budget_j = result.networks["energy_budget_j"].astype(np.float64).sum(axis=(1, 2))
     return running_mean(energy_j.T).T / budget_j[:, None]
-
-
-def mean_backlog(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Sum of all queues, mean over the rounds, ``[R]``."""
-    return values["mean_energy_queue"].sum(axis=(1, 2)) + values["mean_divergence_queue"]
-
-
-def drift_constant(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """``B`` of the drift bound: mean of half the squared steps of all queues, ``[R]``."""
-    return values["energy_drift"] + values["divergence_drift"]
 
 
 def warn_of_run(history: Mapping[str, np.ndarray], budget_j: np.ndarray, target: float) -> None:

@@ -14,7 +14,6 @@ from collapipe_jax.edge.cost.client_round import client_micro_batches
 from collapipe_jax.edge.cost.convergence import absence_ratio
 from collapipe_jax.edge.cost.decision import ClientDecision
 from collapipe_jax.edge.environment import SystemRound
-from collapipe_jax.edge.queues import queues_before
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep, read_sweep
@@ -163,53 +162,3 @@ def _mean_over(counted: Array, values: Array) -> Array:
     axes = tuple(range(1, values.ndim))
     total = jnp.sum(jnp.where(counted, values, 0), axis=axes)
     return total / jnp.maximum(jnp.sum(counted, axis=axes), 1)
-
-
-def _use(system: EdgeSystem, history: SystemRound) -> tuple[Array, Array]:
-    """Energy over budget ``[T, N, K + 1]`` and divergence over target ``[T]``."""
-    control = system.mean_problem.control
-    energy = history.cost.energy_j / control.energy_budget_j[None]
-    return energy, history.cost.divergence / control.divergence_target
-
-
-def time_means(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
-    """Time averages of latency and constraints, and final queues."""
-    cost, queues = history.cost, history.queues
-    energy, divergence = _use(system, history)
-    latency_s = jnp.mean(cost.latency_s)
-    # Cost that effective queues above the queues add to (P2).
-    lifted = jax.tree.map(jnp.subtract, history.effective_queues, queues_before(queues))
-    lifted_cost = jnp.sum(lifted.energy * energy, axis=(1, 2)) + lifted.divergence * divergence
-    return {
-        "mean_latency_s": Variable("", latency_s),
-        "latency_over_reference": Variable(
-            "", latency_s / system.mean_problem.control.reference_latency_s
-        ),
-        "energy_over_budget": Variable("cluster node", jnp.mean(energy, axis=0)),
-        "divergence_over_target": Variable("", jnp.mean(divergence)),
-        "final_energy_queue": Variable("cluster node", queues.energy[-1]),
-        "final_divergence_queue": Variable("", queues.divergence[-1]),
-        "mean_energy_queue": Variable("cluster node", jnp.mean(queues.energy, axis=0)),
-        "mean_divergence_queue": Variable("", jnp.mean(queues.divergence)),
-        # Half the squared steps of the queues, summed over nodes.
-        "energy_drift": Variable("", jnp.mean(jnp.sum((energy - 1.0) ** 2, axis=(1, 2))) / 2.0),
-        "divergence_drift": Variable("", jnp.mean((divergence - 1.0) ** 2) / 2.0),
-        "lifted_cost": Variable("", jnp.mean(lifted_cost)),
-        "absent_rounds": Variable("cluster", jnp.sum(cost.absent, axis=0)),
-    }
-
-
-def limit_use(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
-    """Latency over reference, and use and queue of every limit: the budgets, then the target."""
-
-    def limits(energy: Array, divergence: Array) -> Array:
-        return jnp.concatenate([energy.reshape(len(energy), -1), divergence[:, None]], axis=1)
-
-    latency_s = history.cost.latency_s
-    return {
-        "latency": Variable("round", latency_s / system.mean_problem.control.reference_latency_s),
-        "use": Variable("round limit", limits(*_use(system, history))),
-        "queue": Variable("round limit", limits(*queues_before(history.queues))),
-        "effective_queue": Variable("round limit", limits(*history.effective_queues)),
-        "last_queue": Variable("limit", limits(*history.queues)[-1]),
-    }

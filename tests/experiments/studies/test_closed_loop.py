@@ -20,14 +20,11 @@ from collapipe_jax.edge.environment import reset, simulate
 from collapipe_jax.edge.policies.registry import POLICIES, PolicyEntry, make_policy
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.experiment import Results
-from collapipe_jax.runs.results.realisations import (
-    DIVERGENCE_LIMIT,
-    load_realisations,
-    network_groups,
-)
+from collapipe_jax.runs.results.realisations import DIVERGENCE_LIMIT, load_realisations
 from collapipe_jax.runs.studies.montecarlo import realisation_keys
 from experiments.studies import closed_loop
 from experiments.studies.closed_loop import sample_path_excess, summarise
+from experiments.studies.closed_loop_limits import network_groups
 from figures import __main__ as all_figures
 
 CONFIG = SUPPORT / "tiny_run.py"

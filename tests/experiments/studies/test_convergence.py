@@ -11,7 +11,6 @@ from support.tiny_system import tiny_params
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.cost.feasibility import is_feasible
 from collapipe_jax.edge.system import sample_system
-from collapipe_jax.runs.results.checkpoints import ConvergenceStudy, load_study, save_study
 from collapipe_jax.runs.results.datasets import open_results
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.store import Shard
@@ -20,9 +19,12 @@ from experiments.studies import convergence
 from experiments.studies.convergence import (
     AXES,
     BASE,
+    ConvergenceStudy,
     Setting,
     compare_values,
+    load_study,
     rank_agreement,
+    save_study,
     steps_table,
 )
 from experiments.studies.seeds import experiments_of_seeds

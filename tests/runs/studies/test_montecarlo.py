@@ -26,7 +26,8 @@ from collapipe_jax.runs.studies.montecarlo import (
     run_parts,
     with_v,
 )
-from collapipe_jax.runs.studies.sweep_records import limit_use, per_round, time_means
+from collapipe_jax.runs.studies.sweep_records import per_round
+from experiments.studies.closed_loop_limits import limit_use, time_means
 
 ROUNDS, REALISATIONS, CHUNK = 3, 5, 2
 POLICY = make_policy("static_pipeline", 4)
