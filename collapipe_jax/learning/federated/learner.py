@@ -37,10 +37,9 @@ from collapipe_jax.learning.federated.quantisation import (
     quantised_mean,
 )
 from collapipe_jax.learning.federated.secure_aggregation import SecureReport, secure_mean
-from collapipe_jax.learning.federated.server_part import ServerParams, join_model
 from collapipe_jax.learning.models.adapters import join
 from collapipe_jax.learning.models.layers import Params
-from collapipe_jax.learning.models.split_model import Batch, SplitModel
+from collapipe_jax.learning.models.split_model import Batch, ServerParams, SplitModel, join_model
 from collapipe_jax.learning.pipeline.mesh import CLUSTER, STAGE, largest_shape
 
 # Where arrays of training lie on several devices, by the names of their leading axes.

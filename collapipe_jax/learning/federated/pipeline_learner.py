@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
@@ -29,19 +30,19 @@ from collapipe_jax.learning.federated.learner import (
     learn_round,
     spread,
 )
-from collapipe_jax.learning.federated.optimizers import Optimizers, Rules
-from collapipe_jax.learning.federated.server_part import (
-    ServerParams,
-    ServerPart,
-    cut_encoder,
-    cut_model,
-    server_transformations,
-)
+from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, Transformations
 from collapipe_jax.learning.models.adapters import join, split
 from collapipe_jax.learning.models.block import encode
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.layers import Params, example_keys
-from collapipe_jax.learning.models.split_model import Batch, SplitModel
+from collapipe_jax.learning.models.split_model import (
+    Batch,
+    ServerParams,
+    ServerPart,
+    SplitModel,
+    cut_encoder,
+    cut_model,
+)
 from collapipe_jax.learning.pipeline.execution import (
     SEQUENTIAL,
     Execution,
@@ -99,7 +100,7 @@ class PipelineLearner:
 
     @property
     def _method(self) -> Method:
-        own = server_transformations(self.optimizers.transformations, self.server_blocks)
+        own = _server_transformations(self.optimizers.transformations, self.server_blocks)
         return Method(own, self.rules)
 
     @property
@@ -359,3 +360,18 @@ def with_noise(
 
     scale = noise * jax.lax.stop_gradient(size)
     return activations + (scale * jax.vmap(draw)(keys)).astype(activations.dtype)
+
+
+def _server_transformations(own: Transformations, server_blocks: int) -> Transformations:
+    """The optimisers of a run, whose second steps all of the edge server's part.
+
+    There is one copy of that part, which the server steps on the mean of the clusters' gradients.
+    Its blocks learn at the clusters' rate, with an optimiser of their kind: rates go by what a
+    parameter is, not by where it lies. A published block would forget at the rate of a fresh head.
+    Norms of blocks and decoder are clipped each by itself.
+    """
+    if not server_blocks:
+        return own
+    parts = ServerPart("client", "decoder")
+    both = optax.partition({"client": own.client, "decoder": own.decoder}, parts)
+    return own._replace(decoder=both)

@@ -37,6 +37,7 @@ from collapipe_jax.learning.models.config import (
     EncoderConfig,
 )
 from collapipe_jax.learning.models.layers import LORA_A, LORA_B, Params, init_linear
+from collapipe_jax.learning.models.split_model import CLIENT_PARTS
 from collapipe_jax.learning.models.tensor_files import (
     BERT,
     CAUSAL,
@@ -50,8 +51,6 @@ from collapipe_jax.learning.models.tensor_files import (
     write_checkpoint,
 )
 
-CLIENT_PARTS = ("embedding", "encoder")
-"""Parts of a model that adapters leave as they are."""
 NO_BASE: Params = {name: {} for name in CLIENT_PARTS}
 """The base of a model that is trained as a whole."""
 

@@ -1,12 +1,16 @@
-"""The interface of all models that the network trains: their cut and their loss."""
+"""The interface of all models that the network trains: their cut and their loss.
+
+The edge server holds the decoder, and perhaps the last blocks.
+"""
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
 from collapipe_jax.learning.models.block import encode
 from collapipe_jax.learning.models.config import EncoderConfig
@@ -16,6 +20,8 @@ Batch = Any
 """A NamedTuple of arrays whose first axis is the examples, one type a kind of task."""
 
 
+CLIENT_PARTS = ("embedding", "encoder")
+"""Parts of a model that clusters hold, and that adapters leave as they are."""
 WHOLE_TABLES = frozenset({"ngram"})
 """Tables of an embedding that travel whole, whatever rows are looked up."""
 
@@ -89,3 +95,50 @@ def example_losses(
     x, mask = model.embed(params["embedding"], batch, keys)
     encoded = encode(params["encoder"], model.sizes, x, mask, keys)
     return model.losses(params["decoder"], encoded, batch, keys)
+
+
+# Parameters of the edge server.
+
+
+class ServerPart(NamedTuple):
+    """The part of an edge server that holds blocks. Without blocks it is the decoder alone."""
+
+    encoder: PyTree  # the last blocks, every leaf ``[L_ES, ...]``
+    decoder: PyTree
+
+
+ServerParams = Params | ServerPart
+"""Parameters of the edge server: of its decoder, or of blocks too."""
+
+
+def cut_encoder(encoder: Params, server_blocks: int) -> tuple[Params, Params]:
+    """Blocks of the clusters and of the edge server, from stacks ``[L, ...]``."""
+    return (
+        jax.tree.map(lambda leaf: leaf[: leaf.shape[0] - server_blocks], encoder),
+        jax.tree.map(lambda leaf: leaf[leaf.shape[0] - server_blocks :], encoder),
+    )
+
+
+def cut_model(model: Params, server_blocks: int) -> tuple[Params, ServerParams]:
+    """Parameters of the clusters and of the edge server.
+
+    Clusters without a block have no ``encoder``: checkpoints hold no empty arrays.
+    """
+    clusters = {name: model[name] for name in CLIENT_PARTS}
+    if not server_blocks:
+        return clusters, model["decoder"]
+    own, last = cut_encoder(clusters.pop("encoder"), server_blocks)
+    if any(len(leaf) for leaf in jax.tree.leaves(own)):
+        clusters["encoder"] = own
+    return clusters, ServerPart(last, model["decoder"])
+
+
+def join_model(clusters: Params, server: ServerParams) -> Params:
+    """The whole model of :func:`cut_model`."""
+    if not isinstance(server, ServerPart):
+        return {**clusters, "decoder": server}
+    encoder = server.encoder
+    if "encoder" in clusters:
+        stacks = clusters["encoder"], encoder
+        encoder = jax.tree.map(lambda own, last: jnp.concatenate([own, last]), *stacks)
+    return {**clusters, "encoder": encoder, "decoder": server.decoder}

@@ -14,10 +14,10 @@ from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.learning.federated.privacy import ClusterPrivacy, seed_words
 from collapipe_jax.learning.federated.secure_aggregation import SecureAggregation
-from collapipe_jax.learning.federated.server_part import ServerPart, cut_model, join_model
 from collapipe_jax.learning.models.adapters import add_adapters
 from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.learning.models.config import AdapterConfig, BertConfig
+from collapipe_jax.learning.models.split_model import ServerPart, cut_model, join_model
 from collapipe_jax.learning.pipeline.execution import Execution
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
 
