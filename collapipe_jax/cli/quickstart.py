@@ -15,12 +15,12 @@ from collapipe_jax.runs.config.named import quickstart
 from collapipe_jax.runs.figures.draw import draw_folders
 from collapipe_jax.runs.studies.race import race
 
-POLICIES = ("dssra", "static_pipeline")
+_POLICIES = ("dssra", "static_pipeline")
 
 
 def main(argv: Sequence[str]) -> None:
     """Train twice on the same network and data, print the table, draw the figures."""
     workdir = Path(make_parser(__doc__, workdir="runs/quickstart").parse_args(argv).workdir)
-    race(quickstart(), POLICIES, workdir, Console())
+    race(quickstart(), _POLICIES, workdir, Console())
     for path in draw_folders([str(workdir)], workdir / "figures"):
         print(f"written: {path}")

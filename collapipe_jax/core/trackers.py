@@ -76,7 +76,7 @@ def _weights_and_biases(folder: Path, done: int, config: Mapping[str, Any]) -> T
     return _begin("wandb", folder, id=digest, dir=str(folder), **settings)
 
 
-def trackio(folder: Path, done: int, config: Mapping[str, Any]) -> Tracker:
+def _trackio(folder: Path, done: int, config: Mapping[str, Any]) -> Tracker:
     """A run of the package ``trackio``; a resumed training goes on with it."""
     del done
     return _begin("trackio", folder, config=dict(config), resume="allow")
@@ -87,7 +87,7 @@ TRACKERS: dict[str, MakeTracker | None] = {
     NO_TRACKER: None,
     "tensorboard": TensorBoard,
     "wandb": _weights_and_biases,
-    "trackio": trackio,
+    "trackio": _trackio,
 }
 
 

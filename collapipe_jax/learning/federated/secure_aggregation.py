@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 # A round has four exchanges. Clients send public keys (:func:`advertise`). They share their
 # secrets among one another (:func:`share_secrets`). They send their vectors under masks
 # (:func:`_mask`): one mask a pair of clients, which cancels in the sum, and one of its own. At
-# last those that are still there answer with shares (:func:`answer`): of the own mask of a
+# last those that are still there answer with shares (:func:`_answer`): of the own mask of a
 # client whose vector arrived, or of the key of one that dropped out, whose pairs' masks are
 # left over. With enough answers the server takes both away (:func:`unmask`). It sees what
 # :class:`Received` holds, and nothing else.
@@ -116,7 +116,7 @@ def run_clients(
     return Received(
         public=public,
         masked=jnp.where(presence.arrived[:, None], masked, 0),
-        answers=answer(shares, presence),
+        answers=_answer(shares, presence),
         presence=presence,
     )
 
@@ -151,7 +151,7 @@ def _mask(vectors: Vectors, secrets: Secrets, public: _Limbs, participates: _Fla
     return jax.vmap(of_client)(jnp.arange(len(vectors)), vectors, *secrets)
 
 
-def answer(shares: Shares, presence: Presence) -> UInt32[Array, "N N W"]:
+def _answer(shares: Shares, presence: Presence) -> UInt32[Array, "N N W"]:
     """One share of every owner from every client that is still there: never both of an owner.
 
     A client that arrived is added up, and its own mask has to go. The pairs' masks of one that

@@ -41,14 +41,14 @@ _FORMATS = {  # by their first bytes
 }
 
 
-class UnreadableText(NamedTuple):
+class _UnreadableText(NamedTuple):
     """Why bytes are no text, and the remedy."""
 
     problem: str
     remedy: str
 
 
-def _unpack(data: bytes) -> bytes | UnreadableText:
+def _unpack(data: bytes) -> bytes | _UnreadableText:
     """The content of data that ``gzip``, ``bzip2`` or ``xz`` packed; other data as they are."""
     for start, decompress in _PACKED.items():
         if re.match(start, data):
@@ -56,27 +56,27 @@ def _unpack(data: bytes) -> bytes | UnreadableText:
                 return decompress(data)
             except _DAMAGED as error:
                 problem = f"its compressed content is damaged ({error})"
-                return UnreadableText(problem, "Take the original file")
+                return _UnreadableText(problem, "Take the original file")
     return data
 
 
-def _decode(data: bytes) -> str | UnreadableText:
+def _decode(data: bytes) -> str | _UnreadableText:
     """Text of bytes in UTF-8, without a byte order mark."""
     for start, (what, remedy) in _FORMATS.items():
         if re.match(start, data):
-            return UnreadableText(f"no text in UTF-8, but {what}", remedy)
+            return _UnreadableText(f"no text in UTF-8, but {what}", remedy)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         if b"\0" in data:
-            return UnreadableText("no text, but binary data", "Give a text file in UTF-8")
+            return _UnreadableText("no text, but binary data", "Give a text file in UTF-8")
     broken = [n for n, line in enumerate(data.split(b"\n"), start=1) if not _is_utf8(line)]
     named = f"line {broken[0]} holds"
     if len(broken) > 1:
         more = f" and {len(broken) - _NAMED} more" if len(broken) > _NAMED else ""
         named = f"lines {', '.join(map(str, broken[:_NAMED]))}{more} hold"
     remedy = "Convert the file, e.g. with iconv -f latin1 -t utf-8"
-    return UnreadableText(f"{named} bytes that are not UTF-8", remedy)
+    return _UnreadableText(f"{named} bytes that are not UTF-8", remedy)
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -243,8 +243,8 @@ class TextFile(NamedTuple):
         """
         return self._readable(_decode(self.content()))
 
-    def _readable(self, found: Entry | UnreadableText) -> Entry:
-        if isinstance(found, UnreadableText):
+    def _readable(self, found: Entry | _UnreadableText) -> Entry:
+        if isinstance(found, _UnreadableText):
             raise self.error(*found)
         return found
 

@@ -89,7 +89,7 @@ def _floors_bind(config: Config) -> bool:
     return config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0
 
 
-def check_budgets(config: Config, params: SystemParams) -> None:
+def _check_configured_budgets(config: Config, params: SystemParams) -> None:
     """Refuse budgets that no policy could keep on any of a few networks of a configuration.
 
     Where presence is random, or devices walk, floors are no conditions: then a warning tells of
@@ -183,7 +183,7 @@ def system_params(config: Config, cluster_weight: np.ndarray | None = None) -> S
       0.200 W
     """
     params = build_system_params(config, cluster_weight)
-    check_budgets(config, params)
+    _check_configured_budgets(config, params)
     return params
 
 

@@ -136,7 +136,7 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
         "worst_energy_queue": Variable("round", jnp.max(history.queues.energy, axis=(1, 2))),
         "divergence_queue": Variable("round", history.queues.divergence),
         "active_devices": Variable("round", jnp.sum(takes_part, axis=(1, 2))),
-        "participation": Variable("round", participation(history)),
+        "participation": Variable("round", _participation(history)),
         "micro_batches": Variable("round", micro_batches),
         "mean_energy_j": Variable("cluster node", jnp.mean(cost.energy_j, axis=0)),
         # Devices and rounds by number of blocks, and their summed memory.
@@ -150,7 +150,7 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
     }
 
 
-def participation(history: SystemRound) -> Array:
+def _participation(history: SystemRound) -> Array:
     """Share of clusters, or of clients, that take part in every round, ``[T]``."""
     if isinstance(history.decision, ClientDecision):
         return jnp.mean(history.decision.samples > 0, axis=(1, 2))
