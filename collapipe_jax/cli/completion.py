@@ -20,7 +20,7 @@ from collapipe_jax.runs.config.default import KEYS
 from collapipe_jax.runs.config.keys import Key
 from collapipe_jax.runs.config.named import NAMED
 
-SHELLS = ("bash", "zsh", "fish")
+_SHELLS = ("bash", "zsh", "fish")
 
 _BASH = """\
 _collapipe() {{
@@ -49,11 +49,11 @@ complete -o nospace -o filenames -F _collapipe collapipe"""
 def main(argv: Sequence[str]) -> None:
     """Print the script of a shell."""
     parser = make_parser(__doc__)
-    parser.add_argument("shell", choices=SHELLS, help="which shell")
-    print(script(parser.parse_args(argv).shell))
+    parser.add_argument("shell", choices=_SHELLS, help="which shell")
+    print(_script(parser.parse_args(argv).shell))
 
 
-def script(shell: str) -> str:
+def _script(shell: str) -> str:
     """The script of a shell."""
     options = {command: _options(command) for command in COMMANDS if command != "completion"}
     if shell == "fish":

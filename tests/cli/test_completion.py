@@ -1,13 +1,15 @@
 """What shells complete: commands, options of each, keys of the configuration."""
 
+import contextlib
+import io
 import shutil
 import subprocess
 
 import pytest
 
-from collapipe_jax.cli.completion import SHELLS, script
 from collapipe_jax.cli.main import COMMANDS, main
 
+SHELLS = ("bash", "zsh", "fish")
 TRY = """
 COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _collapipe; echo "${{COMPREPLY[@]}}"
 """
@@ -15,7 +17,13 @@ COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _collapipe; echo "$
 
 @pytest.fixture(scope="module")
 def scripts():
-    return {shell: script(shell) for shell in SHELLS}
+    return {shell: script_of(shell) for shell in SHELLS}
+
+
+def script_of(shell):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["completion", shell]) == 0
+    return printed.getvalue()
 
 
 @pytest.mark.parametrize(

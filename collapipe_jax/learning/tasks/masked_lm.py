@@ -48,7 +48,7 @@ _MASKED, _RANDOM = 0.8, 0.1
 """Shares of hidden pieces that become the mask, and another piece; the others stay."""
 
 
-def most_hidden(length: int, share: float) -> int:
+def _most_hidden(length: int, share: float) -> int:
     """Most hidden pieces of a row of this length, two of which are the ends."""
     return max(1, round(share * (length - 2)))
 
@@ -96,7 +96,7 @@ class Masking:
         """Increasing places to hide ``[n, P]``, the length of a row where there are fewer."""
         can_hide, continues, _ = self._kinds
         length, open_to = token_ids.shape[1], can_hide[token_ids]
-        most, there = most_hidden(length, self.share), open_to.sum(1)
+        most, there = _most_hidden(length, self.share), open_to.sum(1)
         counts = np.minimum(np.clip(np.rint(self.share * there).astype(int), 1, most), there)
         # A word is the place of its first piece, or every piece is one.
         words = np.broadcast_to(np.arange(length), token_ids.shape)
@@ -157,7 +157,7 @@ class MaskedLanguageModelling(bert_tasks.BertTask):
         """Tables before the encoder; after it the head at the hidden pieces."""
         task, width = config["task"], config["model"]["width"]
         vocabulary_size = task["vocabulary_size"]
-        predictions = most_hidden(task["source_length"], task["masked_share"])
+        predictions = _most_hidden(task["source_length"], task["masked_share"])
         return ModelCounts(
             sequence=task["source_length"],
             target_tokens=2 * predictions,  # with their places

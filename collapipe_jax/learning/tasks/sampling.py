@@ -258,16 +258,16 @@ def take_validation(
     Args:
       texts: of training, of pairs the sources.
       validation: name of a validation file; with one nothing is taken.
-      wanted: texts to take, no two of them equal; 0 leaves it to ``validation_size``.
+      wanted: texts to take, no two of them equal; 0 takes a tenth, 1000 at most.
       seed: of the draw.
       strata: of each text a class, such that validation has of every class its share of groups. A
         class of one group stays in training where the others have enough.
 
     Raises:
-      InputError: as of ``validation_size``.
+      InputError: if texts are wanted beside a file, or none would be left to train on.
     """
     groups = equal_texts(texts)
-    size = validation_size(validation, wanted, len(groups))
+    size = _validation_size(validation, wanted, len(groups))
     if strata is None:
         drawn = seeded_generator(seed).permutation(len(groups))[:size]
     else:
@@ -281,7 +281,7 @@ def take_validation(
     return sorted(groups[number][0] for number in taken), sorted(left)
 
 
-def validation_size(validation: str, wanted: int, available: int) -> int:
+def _validation_size(validation: str, wanted: int, available: int) -> int:
     """Texts of training to take for validation; none where a file has them.
 
     Otherwise as many as wanted, or a tenth of those available, 1000 at most.

@@ -48,11 +48,11 @@ class Kind(NamedTuple):
     several: bool = False  # whether several folders are drawn together
 
 
-LATENCY = Drawing("latency", draw_latency)
-PROGRESS = Drawing("progress", draw_progress)
-QUEUES = Drawing("queues", draw_queues)
+_LATENCY = Drawing("latency", draw_latency)
+_PROGRESS = Drawing("progress", draw_progress)
+_QUEUES = Drawing("queues", draw_queues)
 _CONSTANTS = Drawing("constants", draw_constants)
-GANTT = Drawing("gantt", draw_gantt, options=("round", "cluster"))
+_GANTT = Drawing("gantt", draw_gantt, options=("round", "cluster"))
 _GANTT_CLIENTS = Drawing("gantt_clients", draw_gantt_clients, options=("round",))
 _NETWORK = Drawing("network", draw_network, options=("round",))
 _REDUCTION = Drawing("reduction", draw_reduction)
@@ -61,7 +61,7 @@ _RACE = Drawing("race", draw_race)
 KINDS: dict[str, Kind] = {
     "run": Kind(
         load_run,
-        (PROGRESS, LATENCY, QUEUES, _CONSTANTS, GANTT, _GANTT_CLIENTS, _NETWORK),
+        (_PROGRESS, _LATENCY, _QUEUES, _CONSTANTS, _GANTT, _GANTT_CLIENTS, _NETWORK),
         several=True,
     ),
     "compare": Kind(
@@ -148,7 +148,7 @@ def _save(drawings: Sequence[Drawing], data: Any, folder: str | Path, **options:
 
 def draw_runs(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     """Draw and write every figure of runs, each of those that have what it shows."""
-    paths = _save([PROGRESS, LATENCY, QUEUES], records, folder)
+    paths = _save([_PROGRESS, _LATENCY, _QUEUES], records, folder)
     if estimated := [record for record in records if has_estimates(record)]:
         paths += _save([_CONSTANTS], estimated, folder)
     for record, label in zip(records, run_labels(records), strict=True):

@@ -135,12 +135,12 @@ def parts_of(options: Mapping[str, Any]) -> dict[str, Part]:
         for point, where in enumerate(np.ndindex(*sizes.values())):
             swept = {axis: (i, sizes[axis]) for axis, i in zip(sizes, where, strict=True)}
             folder = f"{name}/{point:04d}" if axes else name
-            for part, place in chunk_parts(folder, options, {**lead, **swept}).items():
+            for part, place in _chunk_parts(folder, options, {**lead, **swept}).items():
                 parts[part] = Part(place, point, policy, v)
     return parts
 
 
-def chunk_parts(
+def _chunk_parts(
     name: str, options: Mapping[str, Any], lead: Mapping[str, tuple[int, int]]
 ) -> dict[str, Place]:
     """Every chunk of a case, by the name of its part; ``lead`` as of :class:`Place`."""
@@ -152,7 +152,7 @@ def chunk_parts(
     }
 
 
-def joined(chunks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _joined(chunks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Arrays of several chunks, one after the other."""
     return {name: np.concatenate([one[name] for one in chunks]) for name in chunks[0]}
 
@@ -174,12 +174,12 @@ def load_points(workdir: str | os.PathLike, experiment: str) -> list[Realisation
     for point in range(math.prod(len(axis.values) for axis in _axes(results.options))):
         config = point_config(results.settings, point)
         cases = [
-            Case(policy, config["control"]["v"] if v is None else v, joined(own))
+            Case(policy, config["control"]["v"] if v is None else v, _joined(own))
             for (at, policy, v), own in chunks.items()
             if at == point and policy
         ]
         settings = {"config": config, "options": options}
-        loaded.append(Realisations(settings, joined(chunks[point, "", None]), cases))
+        loaded.append(Realisations(settings, _joined(chunks[point, "", None]), cases))
     return loaded
 
 
@@ -222,10 +222,10 @@ def load_sweep(workdir: str | os.PathLike, experiment: str = "sweep") -> list[Sw
 def _pool(seeds: Sequence[Realisations]) -> Realisations:
     """Realisations of several seeds as those of one."""
     cases = [
-        case._replace(values=joined([one.cases[index].values for one in seeds]))
+        case._replace(values=_joined([one.cases[index].values for one in seeds]))
         for index, case in enumerate(seeds[0].cases)
     ]
-    return seeds[0]._replace(networks=joined([one.networks for one in seeds]), cases=cases)
+    return seeds[0]._replace(networks=_joined([one.networks for one in seeds]), cases=cases)
 
 
 def load_map(workdir: str | os.PathLike) -> dict[str, Any]:

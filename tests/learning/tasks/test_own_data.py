@@ -12,7 +12,7 @@ from collapipe_jax.learning.tasks.causal_lm import LanguageModelling
 from collapipe_jax.learning.tasks.classification import Classification, read_labelled_text
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.masked_lm import MaskedLanguageModelling
-from collapipe_jax.learning.tasks.sampling import take_validation, text_key, validation_size
+from collapipe_jax.learning.tasks.sampling import take_validation, text_key
 from collapipe_jax.learning.tasks.tagging import Tagging, read_tagged_text
 from collapipe_jax.learning.tasks.translation import Translation, read_parallel_text
 from collapipe_jax.runs.config.experiment import build_experiment
@@ -204,9 +204,12 @@ def test_the_only_text_of_a_class_stays_in_training():
 
 
 def test_validation_is_a_tenth_up_to_a_thousand():
-    assert [validation_size("", 0, count) for count in (2, 50, 9_000, 90_000)] == [1, 5, 900, 1000]
-    assert validation_size("", 7, 50) == 7
-    assert validation_size("file", 0, 50) == 0
+    def taken(validation, wanted, count):
+        return len(take_validation(list(map(str, range(count))), validation, wanted, 0)[0])
+
+    assert [taken("", 0, count) for count in (2, 50, 9_000, 90_000)] == [1, 5, 900, 1000]
+    assert taken("", 7, 50) == 7
+    assert taken("file", 0, 50) == 0
 
 
 def test_sentences_are_read_from_objects(tmp_path):

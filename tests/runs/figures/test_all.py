@@ -10,14 +10,15 @@ from support.made_up_comparisons import write_comparison, write_gaps, write_loop
 
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.runs.figures import style
-from collapipe_jax.runs.figures.draw import GANTT, KINDS, LATENCY, PROGRESS, QUEUES
+from collapipe_jax.runs.figures.draw import KINDS
 from collapipe_jax.runs.figures.training import slowest_parts_s
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
 from collapipe_jax.runs.results.experiment import Results, open_workdir
 from collapipe_jax.runs.results.record import choose_round, runs_pipeline
 from figures import __main__ as all_figures
 
-DRAWINGS = {one.name: one for one in (PROGRESS, LATENCY, QUEUES, GANTT)}
+NAMES = ("progress", "latency", "queues", "gantt")
+DRAWINGS = {one.name: one for one in KINDS["run"].drawings if one.name in NAMES}
 CASES = {
     "one": lambda: [make_record()],
     "two": lambda: [make_record(), make_record("static_pipeline", load=3.0, seed=1)],
@@ -173,7 +174,9 @@ def test_an_option_of_another_figure_is_reported(name, option, capsys):
 def test_a_chosen_round_of_several_runs_is_drawn_in_the_first_folder(tmp_path, monkeypatch):
     runs = {str(tmp_path / name): make_record(name, rounds=4) for name in "ab"}
     drawn = []
-    record = GANTT._replace(draw=lambda records, **given: drawn.append((records, given)))
+    record = DRAWINGS["gantt"]._replace(
+        draw=lambda records, **given: drawn.append((records, given))
+    )
     kinds = KINDS["run"]._replace(load=runs.get, drawings=(record,))
     monkeypatch.setitem(KINDS, "run", kinds)
     monkeypatch.setattr(style, "save", lambda figure, folder, name: [folder / f"{name}.pdf"])

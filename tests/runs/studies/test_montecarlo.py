@@ -16,8 +16,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.environment import reset, simulate
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.results.experiment import Results, Variable
-from collapipe_jax.runs.results.realisations import chunk_parts, joined
-from collapipe_jax.runs.results.store import Shard, read_shard
+from collapipe_jax.runs.results.store import Place, Shard, read_shard
 from collapipe_jax.runs.studies.montecarlo import (
     Setup,
     Work,
@@ -43,9 +42,12 @@ def latencies(system, history):
 
 
 def places(cases):
-    options = {"realisations": REALISATIONS, "chunk": CHUNK}
+    starts = range(0, REALISATIONS, CHUNK)
     return {
-        name: chunk_parts(name, options, {"case": (index, len(cases))})
+        name: {
+            f"{name}/{start:06d}": Place({"case": (index, len(cases))}, start, REALISATIONS, CHUNK)
+            for start in starts
+        }
         for index, name in enumerate(cases)
     }
 
@@ -64,7 +66,7 @@ def run(folder, cases):
 
 def read(results, name):
     chunks = results.read_parts(places(results.options["cases"])[name])
-    return joined(list(chunks.values()))["latency_s"]
+    return np.concatenate([chunk["latency_s"] for chunk in chunks.values()])
 
 
 @functools.cache
