@@ -18,7 +18,7 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, run_shards
-from collapipe_jax.core.console import console_for_tables, make_table
+from collapipe_jax.core.console import console_for_tables, make_table, setting_text
 from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.runs.config.files import parse_overrides
@@ -66,7 +66,7 @@ def _winner_table(summary: Mapping[str, Any]) -> Table:
     rows = []
     for index, value in reversed(list(enumerate(summary["y_values"]))):
         cells = summary["cells"][index * columns : (index + 1) * columns]
-        rows.append((_number(value), *map(_text, cells)))
+        rows.append((setting_text(value), *map(_text, cells)))
     share = f"{100 * summary['tolerance']:g} %"
     style = {
         "box": box.SIMPLE,
@@ -77,14 +77,10 @@ def _winner_table(summary: Mapping[str, Any]) -> Table:
         "the two. Policies qualify that are over a limit of memory, energy or "
         f"divergence in at most {share} of networks.",
     }
-    return make_table(("", *map(_number, summary["x_values"])), rows, **style)
+    return make_table(("", *map(setting_text, summary["x_values"])), rows, **style)
 
 
 def _text(cell: Mapping[str, Any]) -> str:
     if cell["winner"] is None:
         return "nobody"
     return f"{cell['winner']}\n{margin_text(cell)}"
-
-
-def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -35,7 +35,13 @@ from rich.table import Table
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser, refuse_given
 from collapipe_jax.cli.plan import plan_round
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards, refuse_without_cluster
-from collapipe_jax.core.console import console_for_tables, make_table, tell_phase, value_text
+from collapipe_jax.core.console import (
+    console_for_tables,
+    make_table,
+    setting_text,
+    tell_phase,
+    value_text,
+)
 from collapipe_jax.core.errors import InputError, InputWarning, collect
 from collapipe_jax.core.files import own_share, write_sealed
 from collapipe_jax.core.statistics import interval_text, mean_interval
@@ -167,10 +173,8 @@ def _train_on_hosts(
     """Start the hosts of one run, and wait for its end."""
     from collapipe_jax.cli.cluster import read_hosts  # brings submitit
 
-    for name in ("coordinator", "host", "bind"):
-        if (value := getattr(options, name)) is not None:
-            problem = "--cluster tells the hosts where they are"
-            raise InputError(f"--{name}", value, problem, "Leave it out")
+    own = {"coordinator": None, "host": None, "bind": None}
+    refuse_given(options, own, "--cluster tells the hosts where they are", "Leave it out")
     run = read_hosts(options)
     experiment = _build(options, overrides)
     check_shared(experiment, options.hosts)
@@ -229,15 +233,7 @@ def _score_table(
     for at, runs in settings:
         values = ([run.get(name) for run in runs] for name in names)
         cells = (interval_text(mean_interval(np.array(own, float)), "{:.4g}") for own in values)
-        rows.append(
-            (
-                *(
-                    f"{value:g}" if isinstance(value, float) else str(value)
-                    for value in at.values()
-                ),
-                *cells,
-            )
-        )
+        rows.append((*map(setting_text, at.values()), *cells))
     return make_table((*settings[0][0], *names), rows, left=len(settings[0][0]) - 1)
 
 
@@ -291,9 +287,7 @@ def _join(options: argparse.Namespace) -> contextlib.AbstractContextManager[None
     """Become one of several hosts where that is asked for."""
     if options.coordinator is not None:
         return hosts.join(options.coordinator, options.hosts, options.host, options.bind)
-    for name in ("hosts", "host", "bind"):
-        value = getattr(options, name)
-        if value is not None:
-            remedy = "Give --coordinator=ADDRESS:PORT of the first host"
-            raise InputError(f"--{name}", value, "has no meaning without a coordinator", remedy)
+    remedy = "Give --coordinator=ADDRESS:PORT of the first host"
+    of_hosts = {"hosts": None, "host": None, "bind": None}
+    refuse_given(options, of_hosts, "has no meaning without a coordinator", remedy)
     return contextlib.nullcontext()

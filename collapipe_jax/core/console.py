@@ -127,6 +127,11 @@ def console_for_tables(width: int) -> Console:
     return console if console.is_terminal else Console(width=width)
 
 
+def setting_text(value: Any) -> str:
+    """A value of a key of the configuration, without digits that nobody set."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def value_text(value: Any) -> str:
     """A score or a list of them as a reader wants it; the file has all digits."""
     if isinstance(value, Mapping):

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from collapipe_jax.core.console import setting_text
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.quantity import time_unit
 from collapipe_jax.core.statistics import Estimate, mean_estimate
@@ -177,7 +178,7 @@ def draw_training_sweep(found: "xarray.Dataset") -> Figure:
 
 def _label(point: tuple) -> str:
     """Values of a point."""
-    return ", ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in point) or "all"
+    return ", ".join(map(setting_text, point)) or "all"
 
 
 def _last_known(values: np.ndarray) -> np.ndarray:
