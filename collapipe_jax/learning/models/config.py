@@ -346,7 +346,7 @@ def _reject(field: str, value: object, problem: str, remedy: str) -> None:
     raise InputError(f"model.{field}", value, problem, remedy)
 
 
-Sizes = TypeVar("Sizes", BertConfig, CausalConfig)
+_Sizes = TypeVar("_Sizes", BertConfig, CausalConfig)
 
 PUBLISHED_SIZES = ("width", "heads", "feed_forward_width", "encoder_blocks", "vocabulary_size")
 """Sizes of every kind of model that training takes from a published one as they are."""
@@ -377,8 +377,8 @@ def _refuse_other_sizes(directory: str, wanted: Mapping[str, Any], found: Any) -
 
 def check_pretrained_sizes(
     config: Mapping[str, Any],
-    make_sizes: Callable[[Mapping[str, Any]], Sizes],
-    found: Sizes,
+    make_sizes: Callable[[Mapping[str, Any]], _Sizes],
+    found: _Sizes,
     more: Sequence[str] = (),
 ) -> None:
     """Refuse sizes of a configuration other than those ``found`` in its pretrained model."""
@@ -392,8 +392,8 @@ def check_pretrained_sizes(
 
 
 def pretrained_sizes(
-    directory: str, wanted: Sizes, found: Sizes, more: Sequence[str] = ()
-) -> Sizes:
+    directory: str, wanted: _Sizes, found: _Sizes, more: Sequence[str] = ()
+) -> _Sizes:
     """Sizes on file; training may choose dropout, precision, kernel, recomputation, adapters.
 
     Raises:

@@ -166,7 +166,7 @@ def fnv1a(text: str) -> int:
 
 _FILES = ("train", "validation", "test", "vocabulary")
 _COUNTS = ("samples", "validation_samples", "labels", "skip_broken")
-Sets = TypeVar("Sets")
+_Sets = TypeVar("_Sets")
 MODEL_READS = frozenset({"model.pretrained", *(f"model.{size}" for size in NGRAM_SIZES)})
 READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
 _NEEDS = {"task.train": "Give a file"}
@@ -427,10 +427,10 @@ def embedding_work(config: Config) -> dict[str, Any]:
 
 def read_corpus(
     config: Config,
-    read: Callable[..., Sets],
+    read: Callable[..., _Sets],
     names: Sequence[str] = ("train", "validation", "test"),
     counts: Sequence[str] = _COUNTS,
-) -> Sets:
+) -> _Sets:
     """Read the sets, and check the vocabulary on file.
 
     Args:

@@ -91,11 +91,11 @@ DATA_VARIABLE = "COLLAPIPE_DATA"
 OUTSIDE = "O"
 """Tag of a word that is part of no entity."""
 
-Entry = TypeVar("Entry")
+_Entry = TypeVar("_Entry")
 _NAMED = 10  # broken lines of a file
 _LONGEST_PROBLEM = 80  # of one of them, in characters
 
-Placed = tuple[str, Entry]
+Placed = tuple[str, _Entry]
 """Where in its file an entry stands, such as ``line 3``, and the entry."""
 
 
@@ -121,13 +121,13 @@ def forbidden_pairs(tags: Sequence[str]) -> tuple[tuple[int, int], ...]:
     )
 
 
-class LabelledSets(NamedTuple, Generic[Entry]):
+class LabelledSets(NamedTuple, Generic[_Entry]):
     """Training, validation and test entries; ``labels`` are the classes, or the tags."""
 
     labels: tuple[str, ...]
-    train: list[Entry]
-    validation: list[Entry]
-    test: list[Entry]
+    train: list[_Entry]
+    validation: list[_Entry]
+    test: list[_Entry]
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -243,7 +243,7 @@ class TextFile(NamedTuple):
         """
         return self._readable(_decode(self.content()))
 
-    def _readable(self, found: Entry | _UnreadableText) -> Entry:
+    def _readable(self, found: _Entry | _UnreadableText) -> _Entry:
         if isinstance(found, _UnreadableText):
             raise self.error(*found)
         return found
@@ -285,15 +285,17 @@ def first_places(places: Sequence[str]) -> str:
     return ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
 
 
-class SetFiles(NamedTuple, Generic[Entry]):
+class SetFiles(NamedTuple, Generic[_Entry]):
     """How a task reads the files of its sets, whose entries may have labels."""
 
-    read: Callable[[TextFile], Sequence[Placed[Entry]]]  # entries of a file, at least one
-    text: Callable[[Entry], str]
+    read: Callable[[TextFile], Sequence[Placed[_Entry]]]  # entries of a file, at least one
+    text: Callable[[_Entry], str]
     # Labels of a file, or its refusal
-    labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]] = lambda file, entries: ()
-    marks: Callable[[Entry], Iterable[str]] = lambda entry: ()  # labels of an entry
-    stratum: Callable[[Entry], str | bool] | None = None  # class of which validation gets its share
+    labels: Callable[[TextFile, Sequence[_Entry]], tuple[str, ...]] = lambda file, entries: ()
+    marks: Callable[[_Entry], Iterable[str]] = lambda entry: ()  # labels of an entry
+    stratum: Callable[[_Entry], str | bool] | None = (
+        None  # class of which validation gets its share
+    )
 
     def sets(
         self,
@@ -305,7 +307,7 @@ class SetFiles(NamedTuple, Generic[Entry]):
         validation_samples: int = 0,
         labels: int = 0,
         skip_broken: bool = False,
-    ) -> LabelledSets[Entry]:
+    ) -> LabelledSets[_Entry]:
         """All entries of the files, with validation taken from training where it has no file.
 
         Args:
