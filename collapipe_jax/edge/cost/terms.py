@@ -147,7 +147,7 @@ def broadcast_bits(
 
 
 def row_requests(problem: RoundProblem, senders: Senders) -> SenderAddition:
-    """Numbers of the embedding's rows that senders ask the base station for, if rows travel alone."""
+    """Numbers of the rows that senders ask the base station for, if rows travel alone."""
     return SenderAddition(upload_bits=with_request(problem, senders.samples, 0.0))
 
 
