@@ -78,7 +78,6 @@ def make_learner(options: Any) -> DataParallelLearner:
         model=BertWithHead(sizes=sizes, labels=CLASSES, pools=True),
         optimizers=Optimizers(client=step, decoder=step, server=make_optimizer("sgd", 1.0)),
         devices=1,
-        max_samples=options.batch,
     )
 
 

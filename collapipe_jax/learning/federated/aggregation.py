@@ -165,11 +165,12 @@ def pool_survivors(
 
 def loss_per_token(
     losses: Float[Array, "... B"],
-    tokens: Float[Array, "... B"],
+    tokens: Float[Array, "... A"],
     example_weights: Float[Array, "... B"],
 ) -> Float[Array, "..."]:
-    """Loss that a client descends: ``sum_b e_b loss_b / sum_b tokens_b``, 0 without a token.
+    """Loss that a client descends: ``sum_b e_b loss_b / sum_a tokens_a``, 0 without a token.
 
-    An example's loss is the sum over its tokens; those of erased examples are counted too.
+    An example's loss is the sum over its tokens; those of erased examples are counted too. With
+    the tokens of all examples, losses of a part of them give its share in the loss.
     """
     return (example_weights * losses).sum(-1) / jnp.maximum(tokens.sum(-1), 1.0)

@@ -7,6 +7,7 @@ round (SplitFedV1, Thapa et al. 2004.12088). All learn alike except for messages
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Int, Key
 
+from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.learning.federated.aggregation import (
     loss_per_token,
     participant_shares,
@@ -30,6 +32,7 @@ from collapipe_jax.learning.federated.learner import (
     Method,
     StepGradients,
     initial_state,
+    is_on_mesh,
     learn_round,
     spread,
 )
@@ -51,6 +54,10 @@ class ClientsOutcome(NamedTuple):
     micro_batches: Array | int = 1  # most of a client's part, each a message of its own
 
 
+_Loss = Callable[..., tuple[Array, Array]]
+"""``DataParallelLearner._loss`` of the copy, its tokens, and examples with their weights."""
+
+
 @struct.dataclass(kw_only=True)
 class DataParallelLearner:
     """The ``Learner`` of data-parallel policies.
@@ -62,6 +69,9 @@ class DataParallelLearner:
     rescaled over the clusters with any sample. A client without a sample, or of a cluster of
     weight 0, contributes nothing and keeps its optimisers' state; without any participant
     nothing changes.
+
+    A client adds up the gradients of chunks of its part, as many as the round asks for. Parts
+    beyond B in all give NaN parameters and report.
     """
 
     cluster_weight: Any  # ``w_n [N]``, >= 0
@@ -69,15 +79,16 @@ class DataParallelLearner:
     optimizers: Optimizers
     model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
     devices: int = struct.field(pytree_node=False)  # clients of a cluster, K or 1
-    # Most samples of a client; time and memory grow with it, values do not depend on it. Parts
-    # beyond it, or beyond B in all, give NaN parameters and report.
-    max_samples: int = struct.field(pytree_node=False)
     rules: Rules = Rules()  # of the clients, over the whole model
 
     @property
     def copies(self) -> int:
         """Number of clients."""
         return self.cluster_weight.shape[-1] * self.devices
+
+    def chunk(self, batch_size: int) -> int:
+        """Examples of a client at once, an even part; values do not depend on it."""
+        return -(-batch_size // self.devices)
 
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers.
@@ -108,7 +119,9 @@ class DataParallelLearner:
         """One round; arguments and results as in ``Learner``."""
         batch_size, samples = jax.tree.leaves(batches)[0].shape[2], outcome.samples
         shares = _client_shares(self.cluster_weight, samples)
-        ids, counted = _client_rows(samples, batch_size, self.max_samples)
+        chunk = self.chunk(batch_size)
+        chunks = -(-batch_size // chunk)
+        ids, counted = _client_rows(samples, batch_size, chunks * chunk)
         loss_probability, held = outcome.loss_probability.reshape(-1), samples.reshape(-1)
         micro_batches = jnp.clip(held, 1, outcome.micro_batches)
 
@@ -119,30 +132,38 @@ class DataParallelLearner:
             # Examples of a message share one weight.
             survival = jax.vmap(sample_example_weights, in_axes=(0, None, 0, 0, 0))(
                 jax.random.split(erasure_key, shares.size),
-                self.max_samples,
+                chunks * chunk,
                 micro_batches,
                 loss_probability,
                 held,
             )
-            own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
-            own = spread(own, (COPY, EXAMPLE))
+            batch = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
+            # Nobody's parameters change the number of tokens: of this nothing else is computed.
+            _, tokens = example_losses(self.model, join(pick(clients, 0), base), batch)
+            tokens = jnp.where(counted, tokens[ids], 0.0)
+            parts = jax.tree.map(lambda leaf: leaf[ids], batch), ids, counted, survival
+            loss = functools.partial(self._loss, base, dropout_key)
             if self.rules.example_privacy is None:
-                gradient = jax.grad(self._loss, has_aux=True)
-                axes = 0, None, 0, 0, 0, 0, None
-                gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(
-                    clients, base, own, ids, counted, survival, dropout_key
+                shape = shares.size, chunks, chunk
+                parts = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[2:]), parts)
+                parts = spread(parts, (COPY, None, EXAMPLE))
+                turns = jnp.minimum(-(-held // chunk), chunks)
+                gradients, loss_sum = _over_clients(
+                    lambda each: _summed_gradient(loss, *each),
+                    (clients, tokens, parts, turns),
+                    one_turn=chunks == 1,
                 )
             else:
                 # One client after the other: a CPU is slow at many small products at once.
                 keys = jax.random.split(noise_key, shares.size)
-                gradients, (loss_sum, token_count) = jax.lax.map(
-                    lambda each: self._private_gradient(base, dropout_key, *each),
-                    (clients, own, ids, counted, survival, keys),
+                gradients, loss_sum = jax.lax.map(
+                    lambda each: self._private_gradient(loss, *each),
+                    (clients, tokens, *parts, keys),
                 )
             examples = counted & (shares > 0.0)[:, None]
             erased = jnp.sum(examples & (survival == 0.0))
             erased_fraction = erased / jnp.maximum(examples.sum(), 1)
-            return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
+            return StepGradients(gradients, decoder, loss_sum, tokens.sum(1), erased_fraction)
 
         rows_read = jax.tree.map(
             lambda rows: rows.reshape(len(rows), -1, *rows.shape[3:])[:, ids],
@@ -152,7 +173,7 @@ class DataParallelLearner:
         sent = _sent(state.client, outcome.client_blocks)
         present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met, sent)
         after, report = learn_round(gradients_of, state, present, self._method, batches, key, index)
-        fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
+        fits = (samples.sum(1) <= batch_size).all()
         client, average, report = jax.tree.map(
             lambda number: jnp.where(fits, number, jnp.nan), (after.client, after.average, report)
         )
@@ -172,52 +193,79 @@ class DataParallelLearner:
 
     def _loss(
         self,
-        own: Params,
         base: Params,
+        dropout_key: Array,
+        own: Params,
+        tokens: Array,
         batch: Batch,
         ids: Array,
         counted: Array,
         survival: Array,
-        dropout_key: Array,
-    ) -> tuple[Array, tuple[Array, Array]]:
-        """One client's loss, and its ``(loss_sum, token_count)`` without the erasure weight.
+    ) -> tuple[Array, Array]:
+        """Share of some examples in a client's loss, and their loss without the erasure weight.
 
-        Leaves of the batch are ``[max_samples, ...]``; padding is not ``counted``. Dropout goes
-        by the numbers of the examples, so it does not depend on how clients share a mini-batch.
+        ``tokens`` are those of all that the client counts. Leaves of the batch are
+        ``[chunk, ...]``; padding is not ``counted``. Dropout goes by the numbers of the examples,
+        so it does not depend on how clients share a mini-batch.
         """
         key = dropout_key if self.model.sizes.drops else None
-        losses, tokens = example_losses(self.model, join(own, base), batch, key, ids)
-        tokens = jnp.where(counted, tokens, 0.0)
+        losses, _ = example_losses(self.model, join(own, base), batch, key, ids)
         loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
-        return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
+        return loss, jnp.where(counted, losses, 0.0).sum()
 
     def _private_gradient(
         self,
-        base: Params,
-        dropout_key: Array,
+        loss: _Loss,
         own: Params,
+        tokens: Array,
         batch: Batch,
         ids: Array,
         counted: Array,
         survival: Array,
         key: Array,
-    ) -> tuple[Params, tuple[Array, Array]]:
-        """As the gradient of ``_loss`` by ``own``, but the noisy mean of clipped gradients.
+    ) -> tuple[Params, Array]:
+        """As the gradient of the loss by ``own``, but the noisy mean of clipped gradients.
 
         An example's loss is the mean over its tokens, whatever the lengths of others. Survivors
         get their weight after the noise.
         """
 
-        def gradient_of(example: tuple) -> tuple[Params, tuple[Array, Array]]:
+        def gradient_of(example: tuple) -> tuple[Params, Array]:
             row = jax.tree.map(lambda leaf: leaf[None], example)
-            gradient = jax.grad(self._loss, has_aux=True)
-            return gradient(own, base, *row, dropout_key)
+            return jax.grad(loss, has_aux=True)(own, *row)
 
-        found, sums = self.rules.example_privacy.gradient(
-            gradient_of, (batch, ids, counted, survival > 0.0), counted.sum(), key
+        found, loss_sum = self.rules.example_privacy.gradient(
+            gradient_of, (tokens, batch, ids, counted, survival > 0.0), counted.sum(), key
         )
         weight = jnp.max(jnp.where(counted, survival, 0.0))
-        return jax.tree.map(lambda leaf: weight * leaf, found), sums
+        return jax.tree.map(lambda leaf: weight * leaf, found), loss_sum
+
+
+def _over_clients(function: Callable[[Any], Any], clients: Any, one_turn: bool) -> Any:
+    """The function of every client, whose loops have a turn or more.
+
+    At once all take as many turns as the one with most. One CPU takes one client after the other.
+    """
+    at_once = one_turn or jax.default_backend() != "cpu" or is_on_mesh()
+    return jax.vmap(function)(clients) if at_once else jax.lax.map(function, clients)
+
+
+def _summed_gradient(
+    loss: _Loss, own: Params, tokens: Array, chunks: Any, turns: Array
+) -> tuple[Params, Array]:
+    """Gradient of a client's loss by ``own`` over its first chunks, and its sum of losses.
+
+    Leaves of the chunks are ``[chunks, chunk, ...]``, behind ``turns`` of them padding alone.
+    """
+    gradient = jax.grad(loss, has_aux=True)
+
+    def add(turn: Array, total: tuple[Params, Array]) -> tuple[Params, Array]:
+        return jax.tree.map(jnp.add, total, gradient(own, tokens, *pick(chunks, turn)))
+
+    if len(jax.tree.leaves(chunks)[0]) == 1:
+        return gradient(own, tokens, *pick(chunks, 0))
+    nothing = jax.tree.map(jnp.zeros_like, own), jnp.zeros((), tokens.dtype)
+    return jax.lax.fori_loop(0, turns, add, nothing)
 
 
 def _client_shares(weights: Array, samples: Array) -> Array:
@@ -242,17 +290,17 @@ def _sent(client: Params, blocks: Array | None) -> Params | None:
     }
 
 
-def _client_rows(samples: Array, batch_size: int, max_samples: int) -> tuple[Array, Array]:
+def _client_rows(samples: Array, batch_size: int, width: int) -> tuple[Array, Array]:
     """Consecutive parts of every cluster's mini-batch, padded to one width.
 
     Returns:
-      Numbers of the examples among all ``N B`` of a step, ``[N K, max_samples]``, and which of
+      Numbers of the examples among all ``N B`` of a step, ``[N K, width]``, and which of
       them count: all but the padding.
     """
-    place = jnp.arange(max_samples)[None, None]
+    place = jnp.arange(width)[None, None]
     first, count = (jnp.cumsum(samples, axis=1) - samples)[..., None], samples[..., None]
     # A client's padding repeats its own last example: it never reads the examples of others.
     row = first + jnp.minimum(place, jnp.maximum(count - 1, 0))
     row = jnp.minimum(row, batch_size - 1)
     ids = jnp.arange(len(samples))[:, None, None] * batch_size + row
-    return ids.reshape(-1, max_samples), (place < count).reshape(-1, max_samples)
+    return ids.reshape(-1, width), (place < count).reshape(-1, width)

@@ -77,6 +77,11 @@ def device_mesh(devices: Sequence[Any], copies: int, examples: int) -> Mesh:
     return Mesh(chosen, (_DEVICE, _DATA), axis_types=(AxisType.Auto,) * 2)
 
 
+def is_on_mesh() -> bool:
+    """Whether there is a mesh in use."""
+    return not jax.sharding.get_abstract_mesh().empty
+
+
 def spread(tree: Any, axes: Sequence[str | None] = (COPY,)) -> Any:
     """Lay leaves with these leading axes over the mesh in use, if there is one.
 

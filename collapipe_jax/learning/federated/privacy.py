@@ -20,6 +20,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Key, PyTree, UInt32
 
+from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.learning.federated.aggregation import aggregate
 from collapipe_jax.learning.tasks.sampling import sample_round
 
@@ -90,10 +91,12 @@ class ExamplePrivacy:
         Args:
           gradient_of: gradient of an example, and numbers to add up, both zero for padding.
           examples: leaves ``[b, ...]``.
-          count: of examples without the padding, which is public.
+          count: of examples before the padding, which is public.
           key: of the client's step.
         """
-        total, sums = clipped_sum(gradient_of, examples, self.clip_norm, self.examples_at_once)
+        total, sums = clipped_sum(
+            gradient_of, examples, self.clip_norm, self.examples_at_once, count
+        )
         deviation = self.noise_multiplier * sensitivity(self.clip_norm, 1.0)
         noisy = add_noise(total, deviation, noise_key(key, self.seed))
         return jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1), noisy), sums
@@ -123,8 +126,12 @@ def clipped_sum(
     examples: PyTree[Array],
     largest: Any,
     at_once: int,
+    count: Array | int | None = None,
 ) -> tuple[PyTree[Float[Array, "..."]], PyTree]:
-    """``sum_b clip(g_b)`` over examples, of which ``at_once`` have their gradients in memory."""
+    """``sum_b clip(g_b)`` over examples, of which ``at_once`` have their gradients in memory.
+
+    Blocks behind the first ``count`` examples, an array value, are not computed.
+    """
     size = jax.tree.leaves(examples)[0].shape[0]
     at_once = min(at_once or size, size)
     blocks = -(-size // at_once)
@@ -137,13 +144,16 @@ def clipped_sum(
         gradient, numbers = gradient_of(example)
         return clip(gradient, largest), numbers
 
-    def add(total: PyTree, block: Any) -> tuple[PyTree, None]:
-        found = jax.vmap(clipped)(block)
-        return jax.tree.map(lambda sum_, rows: sum_ + rows.sum(0), total, found), None
+    cuts = jax.tree.map(cut, examples)
+
+    def add(turn: Array, total: PyTree) -> PyTree:
+        found = jax.vmap(clipped)(pick(cuts, turn))
+        return jax.tree.map(lambda sum_, rows: sum_ + rows.sum(0), total, found)
 
     shapes = jax.eval_shape(clipped, jax.tree.map(lambda leaf: leaf[0], examples))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.scan(add, nothing, jax.tree.map(cut, examples))[0]
+    turns = blocks if count is None else jnp.minimum(-(-count // at_once), blocks)
+    return jax.lax.fori_loop(0, turns, add, nothing)
 
 
 def sensitivity(clip_norm: Any, largest_share: Any) -> Any:

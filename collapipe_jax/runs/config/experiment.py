@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
@@ -86,24 +85,12 @@ class Experiment:
                 **shared,
             )
         clients = _clients(self.config["policy"]["name"], self.system.mean_problem.devices)
-        return DataParallelLearner(devices=clients, max_samples=self._max_samples(), **shared)
+        return DataParallelLearner(devices=clients, **shared)
 
     @property
     def server_blocks(self) -> int:
         """Last blocks of a pipeline's encoder that the edge server holds."""
         return int(self.system.mean_problem.workload.server_blocks)
-
-    def _max_samples(self) -> int:
-        """Most samples of a mini-batch that a client may get."""
-        keys, dynamics = self.config["policy"], self.config["dynamics"]
-        takes = policy_entry(keys["name"]).options
-        changes = {"deadline": keys["deadline"] > 0, "split": keys["split"] != "even"}
-        changes |= {"clients": True}  # others may be selected in every round
-        parts_change = any(changed and key in takes for key, changed in changes.items())
-        if parts_change or dynamics["availability"] < 1.0:
-            return self.config["training"]["batch"]
-        decision: Any = self.policy(jax.random.key(0), self.system.mean_problem)
-        return int(decision.samples.max())
 
 
 def _clients(policy: str, devices: int) -> int:

@@ -1,7 +1,6 @@
 """Training: networks decide and have their costs, models learn, on a simulated clock."""
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import os
@@ -145,7 +144,7 @@ def _train_group(
     runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any]
 ) -> dict[OngoingRun, TrainedRun]:
     """Train runs of one program; those that broke down do not come back."""
-    learners = _learners([run.experiment for run in runs])
+    learners = [run.experiment.learner for run in runs]
     shares = share_devices([run.experiment for run in runs], learners, devices, console)
     parts = [
         _Part(runs[own], learners[own], place, index % len(cpus()))
@@ -295,24 +294,11 @@ def round_inputs(
     )
 
 
-def _learners(experiments: Sequence[Experiment]) -> list[Learner]:
-    """The ways of learning of runs of one program, of one structure."""
-    learners = [experiment.learner for experiment in experiments]
-    clients = [learner for learner in learners if isinstance(learner, DataParallelLearner)]
-    if not clients:
-        return learners
-    # Room for the most samples of any client changes no values.
-    most = max(learner.max_samples for learner in clients)
-    return [dataclasses.replace(learner, max_samples=most) for learner in clients]
-
-
 def _program(experiment: Experiment) -> Hashable:
     """Equal for runs that one program can train."""
     if experiment.execution.backend == "sharded":
         return id(experiment)  # which has the devices to itself
-    (learner,), config = _learners([experiment]), experiment.config["training"]
-    if isinstance(learner, DataParallelLearner):
-        learner = dataclasses.replace(learner, max_samples=0)
+    learner, config = experiment.learner, experiment.config["training"]
     leaves, structure = jax.tree.flatten(learner)
     samples = jax.tree.leaves(experiment.task.data.train)
     shapes = tuple(np.shape(leaf) for leaf in leaves), tuple(leaf.shape[1:] for leaf in samples)
@@ -431,10 +417,9 @@ def _place_of_one(experiment: Experiment, learner: Learner, devices: Sequence[An
 
 
 def _examples_of_a_copy(experiment: Experiment, learner: Learner) -> int:
-    """Examples that a cluster or client has room for in a step."""
-    if isinstance(learner, DataParallelLearner):
-        return learner.max_samples
-    return experiment.config["training"]["batch"]
+    """Examples of a cluster or client that are computed at once."""
+    batch = experiment.config["training"]["batch"]
+    return learner.chunk(batch) if isinstance(learner, DataParallelLearner) else batch
 
 
 def _note(experiments: Sequence[Experiment], learner: Learner, place: Sharding, there: int) -> str:

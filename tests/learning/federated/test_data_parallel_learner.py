@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import struct
 from support.compilations import compiles
 from support.tagger_rounds import BATCH, CLUSTERS, KEY, STEPS, WEIGHTS, make_batches, start
 from support.tiny_bert import SIZES
@@ -13,6 +14,7 @@ from collapipe_jax.learning.federated.data_parallel_learner import (
     ClientsOutcome,
     DataParallelLearner,
 )
+from collapipe_jax.learning.federated.learner import device_mesh
 from collapipe_jax.learning.federated.optimizers import Optimizers, Rules, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.learning.models.bert import BertWithHead
@@ -28,6 +30,17 @@ class BrittleTagger(BertWithHead):
         return jnp.where(known[..., None], x, jnp.nan), mask
 
 
+@struct.dataclass(kw_only=True)
+class ChunkedLearner(DataParallelLearner):
+    """A learner with chunks of any size."""
+
+    size: int = struct.field(pytree_node=False)
+
+    def chunk(self, batch_size):
+        return self.size
+
+
+FIELDS = "cluster_weight", "model", "optimizers", "devices"
 MODEL = BrittleTagger(sizes=SIZES, labels=5, pools=False, label_smoothing=0.1)
 DROPPING = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, dropout_rate=0.3))
 CLIENT = make_optimizer("momentum", 0.3, clip_norm=0.5)
@@ -38,13 +51,11 @@ LEARNER = DataParallelLearner(
     model=MODEL,
     optimizers=Optimizers(client=CLIENT, decoder=DECODER, server=SERVER),
     devices=2,
-    max_samples=3,
 )
+CHUNKED = ChunkedLearner(**{name: getattr(LEARNER, name) for name in FIELDS}, size=2)
 SGD = make_optimizer("sgd", 0.5)
 AVERAGE = make_optimizer("sgd", 1.0)
-PLAIN = LEARNER.replace(
-    optimizers=Optimizers(client=SGD, decoder=SGD, server=AVERAGE), max_samples=BATCH
-)
+PLAIN = LEARNER.replace(optimizers=Optimizers(client=SGD, decoder=SGD, server=AVERAGE))
 DROPS = PLAIN.replace(model=DROPPING, rules=Rules(embedding_rate_factor=1.0))  # plain averaging
 UNEVEN, THREES = [[3, 1], [0, 4], [2, 2]], [[3, 0], [1, 3], [0, 2]]
 
@@ -238,16 +249,35 @@ def test_identical_clients_are_one_client(fresh):
         np.testing.assert_allclose(leaf, np.broadcast_to(leaf[:1], leaf.shape), atol=1e-6)
 
 
-@pytest.mark.slow
-def test_wider_padding_changes_nothing(warm):
-    batches, samples = make_batches(5), [[2, 1], [0, 2], [1, 1]]
-    narrow, wide = (
-        train(warm, batches, samples, loss=0.4, max_samples=most) for most in (2, BATCH)
-    )
-    assert distance(narrow[0].params, wide[0].params) < 1e-6
-    assert distance(narrow[0].client_optimizer, wide[0].client_optimizer) < 1e-5
-    assert 0.0 < narrow[1].erased_fraction < 1.0
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), narrow[1], wide[1])
+@pytest.fixture(scope="module")
+def in_chunks(warm):
+    """A round of a learner where a client has more than a chunk, with lost micro-batches."""
+    batches, samples = make_batches(5), [[4, 0], [1, 3], [0, 2]]
+    return lambda learner: train(warm, batches, samples, 0.4, learner=learner, model=DROPPING)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(BATCH, marks=pytest.mark.slow)],
+)
+def test_chunks_change_nothing(in_chunks, size):
+    assert_close(in_chunks(CHUNKED.replace(size=size)), in_chunks(LEARNER))
+
+
+def test_clients_side_by_side_are_clients_one_after_the_other(in_chunks):
+    """A mesh has those of all devices at once."""
+    with jax.set_mesh(device_mesh(jax.devices()[:1], 2 * CLUSTERS, 2)):
+        found = in_chunks(LEARNER)
+    assert_close(found, in_chunks(LEARNER))
+
+
+def assert_close(found, expected):
+    """The same rounds up to rounding."""
+    (after, report), (state, told) = found, expected
+    assert distance(after.params, state.params) < 1e-6
+    assert distance(after.client_optimizer, state.client_optimizer) < 1e-5
+    assert 0.0 < report.erased_fraction < 1.0
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), report, told)
 
 
 def test_a_token_is_averaged_over_the_clients_that_met_it(plain):
@@ -369,7 +399,7 @@ def test_new_splits_and_losses_cost_no_compilation(warm):
             assert np.isfinite(report.loss)
 
 
-@pytest.mark.parametrize("samples", [[4, 0], [3, 2]], ids=["of a client", "of a cluster"])
+@pytest.mark.parametrize("samples", [[5, 0], [3, 2]], ids=["of a client", "of a cluster"])
 def test_parts_that_do_not_fit_give_nan_throughout(warm, samples):
     after, report = train(warm, make_batches(5), [samples] * CLUSTERS)
     for leaf in jax.tree.leaves((after.params, report)):

@@ -62,7 +62,7 @@ def pipelines(model=MODEL, local=SGD, **options):
 def clients(model=MODEL, local=SGD):
     optimizers = Optimizers(client=local, decoder=local, server=AVERAGE)
     return DataParallelLearner(
-        cluster_weight=WEIGHTS, model=model, optimizers=optimizers, devices=1, max_samples=BATCH
+        cluster_weight=WEIGHTS, model=model, optimizers=optimizers, devices=1
     )
 
 

@@ -256,7 +256,7 @@ def test_a_cluster_that_missed_rounds_steps_at_the_rate_of_the_run(learner):
         def outcome(*participates):
             return make_outcome(present=participates)
     else:
-        method = DataParallelLearner(**settings, devices=1, max_samples=BATCH)
+        method = DataParallelLearner(**settings, devices=1)
 
         def outcome(*participates):
             samples = BATCH * jnp.array(participates, jnp.int32)[:, None]

@@ -205,7 +205,11 @@ def test_the_number_of_gradients_at_once_changes_no_sum(at_once):
     total, count = jax.jit(lambda rows: clipped_sum(gradient_of, rows, CLIP, at_once))(examples)
     np.testing.assert_allclose(total["w"], clipped(np.asarray(examples), CLIP).sum(0), rtol=1e-12)
     # Blocks are filled up with zeros, and what a gradient of these adds is the caller's affair.
-    assert count == -(-5 // min(at_once or 5, 5)) * min(at_once or 5, 5)
+    block = min(at_once or 5, 5)
+    assert count == -(-5 // block) * block
+    # Blocks of padding are not computed.
+    _, count = jax.jit(lambda rows: clipped_sum(gradient_of, rows, CLIP, at_once, 2))(examples)
+    assert count == -(-2 // block) * block
 
 
 def loss(params, example):

@@ -34,7 +34,7 @@ SHARED = {
     "optimizers": Optimizers(client=SGD, decoder=SGD, server=AVERAGE),
 }
 PIPELINES = PipelineLearner(**SHARED)
-CLIENTS = DataParallelLearner(devices=2, max_samples=BATCH, **SHARED)
+CLIENTS = DataParallelLearner(devices=2, **SHARED)
 SAMPLES = np.asarray(UNEVEN)
 KEY = jax.random.key(4)
 

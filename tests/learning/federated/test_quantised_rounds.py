@@ -79,7 +79,7 @@ def test_one_that_sits_out_keeps_its_residual():
 
 
 def clients_learner(own):
-    return DataParallelLearner(rules=own, devices=2, max_samples=BATCH, **FIELDS)
+    return DataParallelLearner(rules=own, devices=2, **FIELDS)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def rules(clients=1, **changed):
 
 PLAIN = Rules(embedding_rate_factor=0.0, server_average=0.5)
 PIPELINE = PipelineLearner(rules=rules(), **FIELDS)
-CLIENTS = DataParallelLearner(rules=rules(), devices=2, max_samples=BATCH, **FIELDS)
+CLIENTS = DataParallelLearner(rules=rules(), devices=2, **FIELDS)
 
 
 def largest_difference(got, expected):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.tagger_rounds import BATCH, CLUSTERS, KEY, MODEL, WEIGHTS, make_batches, start
+from support.tagger_rounds import CLUSTERS, KEY, MODEL, WEIGHTS, make_batches, start
 
 from collapipe_jax.learning.federated import learner as shared_round
 from collapipe_jax.learning.federated.data_parallel_learner import (
@@ -27,7 +27,6 @@ LEARNERS = {
     "clients": DataParallelLearner(
         optimizers=Optimizers(client=ADAMW, decoder=ADAMW, server=AVERAGE),
         devices=2,
-        max_samples=BATCH,
         **SHARED,
     ),
 }
