@@ -1,6 +1,7 @@
 import importlib
 import json
 
+import jax
 import numpy as np
 import pytest
 from support import ROOT
@@ -497,7 +498,7 @@ def test_blocks_at_the_server_that_contradict_other_keys_are_refused(server_bloc
 
 
 def test_too_few_devices_of_several_hosts_are_reported_before_any_work(no_work, monkeypatch):
-    monkeypatch.setattr(build.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
     config = changed("pipeline.backend", "sharded")
     config.network.update({"clusters": 3, "devices": 3})
     with pytest.raises(InputError, match="fit the 8 devices"):
