@@ -193,7 +193,7 @@ _AGAINST_DRIFT = {
     "averaged_moments": "--config.training.client_moments=average",
     "scaffold": "--config.training.control_variates=True",
 }
-_PIPELINES = "dssra,dssra_wide,dssra_offline,static_pipeline"
+_WALKERS = "dssra,dssra_wide,dssra_offline,static_pipeline,splitfed,selected_fl"
 _SHORT_RUN = "--config.training.rounds=4 --config.training.warmup_steps=2 --seeds=2"
 
 
@@ -465,15 +465,15 @@ ENTRIES = {
     "dynamic": Entry(
         "training in equal simulated time while devices walk, and one in five is absent",
         (
-            _dynamic("quickstart", f"--policies={_PIPELINES},splitfed,selected_fl", "--seeds=3"),
+            _dynamic("quickstart", f"--policies={_WALKERS}", "--seeds=3"),
             _dynamic(
                 "clinc150",
-                f"--policies={_PIPELINES}",
+                f"--policies={_WALKERS}",
                 "--config.training.rounds=100 --config.training.warmup_steps=50",
                 "--config.evaluation.every_rounds=10",
             ),
         ),
-        60,
+        90,
         of_races("quickstart", "clinc150"),
         (*_EDGE, *_LEARNING),
         needs="corpora",
