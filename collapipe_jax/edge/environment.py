@@ -335,7 +335,10 @@ def trial_value(
 
 
 def best_trial(values: TrialValue) -> Int[Array, ""]:
-    """Which of the values ``[C]`` is the least; the first of equals."""
+    """Which of the values ``[C]`` is the least; the first of equals.
+
+    Source: docs/system-model.md (59).
+    """
     return jnp.lexsort((values.objective, values.absent))[0]
 
 
