@@ -8,8 +8,9 @@ from support import tiny_models
 from support.local_server import serve_model
 
 from collapipe_jax.cli import fetch as program
-from collapipe_jax.cli.fetch import Corpus, CorpusFile, main
+from collapipe_jax.cli.fetch import main
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.tasks.public_corpora import Corpus, CorpusFile
 
 CONTENT = b"word\tO\n" * 20_000
 

@@ -30,8 +30,6 @@ from collapipe_jax.learning.models.causal_lm import (
     NOTHING,
     CausalBatch,
     CausalLM,
-    first_fit_decreasing,
-    packed,
     scored_targets,
 )
 from collapipe_jax.learning.models.config import (
@@ -55,6 +53,7 @@ from collapipe_jax.learning.tasks.instructions import (
     learnt_text,
     text_of,
 )
+from collapipe_jax.learning.tasks.packing import first_fit_decreasing, packed
 from collapipe_jax.learning.tasks.plain_text import TextSets, read_text_sets, read_texts
 from collapipe_jax.learning.tasks.scores import perplexity
 from collapipe_jax.learning.tasks.subwords import (

@@ -31,7 +31,6 @@ from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.network.devices import DEVICE_PROFILES
 from collapipe_jax.edge.queues import device_budget_floor_j
 from collapipe_jax.edge.system import SystemParams, sample_system
-from collapipe_jax.learning.models.causal_lm import first_fit_decreasing
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 from collapipe_jax.learning.models.published import read_published_sizes
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
@@ -42,6 +41,7 @@ from collapipe_jax.learning.tasks.classification import (
 )
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.instructions import Exchange
+from collapipe_jax.learning.tasks.packing import first_fit_decreasing
 from collapipe_jax.learning.tasks.plain_text import exchange_columns
 from collapipe_jax.learning.tasks.records import SUFFIXES, record_columns
 from collapipe_jax.learning.tasks.registry import find_task

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from collapipe_jax.cli import fetch as program
-from collapipe_jax.cli.fetch import Corpus, CorpusFile, corpora, fetch
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.tasks import public_corpora
+from collapipe_jax.learning.tasks.public_corpora import Corpus, CorpusFile, corpora, fetch
 
 CONTENT = b"word\tO\n" * 20_000
 
@@ -94,7 +95,7 @@ def test_a_broken_connection_leaves_no_half_file(server, tmp_path, console):
 
 
 def test_a_connection_that_falls_silent_is_given_up(server, tmp_path, console, monkeypatch):
-    monkeypatch.setattr(program, "_TIMEOUT_S", 0.25)
+    monkeypatch.setattr(public_corpora, "_TIMEOUT_S", 0.25)
     server.contents["/a.tsv"] = CONTENT
     with pytest.raises(InputError, match=r"nothing came for 0\.25 s"):
         fetch(one_file(f"{server.url}/stalled/a.tsv"), tmp_path, console)

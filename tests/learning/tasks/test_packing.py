@@ -14,16 +14,10 @@ from support.tiny_causal import FOLDERS
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.causal_files import load_causal_lm
-from collapipe_jax.learning.models.causal_lm import (
-    NOTHING,
-    CausalBatch,
-    CausalLM,
-    first_fit_decreasing,
-    logits,
-    packed,
-)
+from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM, logits
 from collapipe_jax.learning.models.split_model import example_losses
 from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
+from collapipe_jax.learning.tasks.packing import first_fit_decreasing, packed
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.learning_rounds import round_batches
 from collapipe_jax.runs.training.loop import train

@@ -9,9 +9,9 @@ from support import GOLDEN as DATA
 
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.cli.plan import main
-from collapipe_jax.cli.plan_machines import inference_work, read_machines, training_work
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.causal_files import load_causal_lm
+from collapipe_jax.runs.machines import inference_work, read_machines, training_work
 
 LLAMA, BERT = DATA / "llama_tiny", DATA / "bert_tiny"
 TWO = {
