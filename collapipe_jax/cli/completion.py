@@ -16,9 +16,9 @@ from typing import Any
 
 from collapipe_jax.cli.main import COMMANDS
 from collapipe_jax.cli.options import make_parser
+from collapipe_jax.runs.config import NAMED
 from collapipe_jax.runs.config.default import KEYS
 from collapipe_jax.runs.config.keys import Key
-from collapipe_jax.runs.config.named import NAMED
 
 _SHELLS = ("bash", "zsh", "fish")
 

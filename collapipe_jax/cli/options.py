@@ -20,9 +20,11 @@ from collapipe_jax.core.errors import (
     meant,
 )
 from collapipe_jax.core.stopping import exit_status, stopped_text, terminable
+from collapipe_jax.runs.config import NAMED
 
 _HELP = {
-    "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: ",
+    "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "
+    + ", ".join(NAMED),
     "workdir": "folder for the results",
     "out": "file to write",
     "rounds": "length of the horizon",
@@ -106,9 +108,9 @@ def make_parser(description: str | None, *required: str, **options: Any) -> Pars
     """
     parser = Parser(description=description, formatter_class=_Help)
     for name in required:
-        parser.add_argument(f"--{name}", required=True, help=_help_of(name))
+        parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
     for name, option in options.items():
-        default, words = option if isinstance(option, tuple) else (option, _help_of(name))
+        default, words = option if isinstance(option, tuple) else (option, _HELP.get(name))
         kind = str if default is None else type(default)
         if isinstance(default, type):
             kind, default = default, None
@@ -117,16 +119,6 @@ def make_parser(description: str | None, *required: str, **options: Any) -> Pars
             how = {"action": "store_true"}
         parser.add_argument(_flag(name), help=words, **how)
     return parser
-
-
-def _help_of(name: str) -> str | None:
-    """Help of an option that several commands have."""
-    words = _HELP.get(name)
-    if name == "config" and words:
-        from collapipe_jax.runs.config.named import NAMED  # needs the extra train
-
-        words += ", ".join(NAMED)
-    return words
 
 
 def _flag(name: str) -> str:

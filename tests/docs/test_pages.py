@@ -9,8 +9,8 @@ import pytest
 from support import ROOT
 
 from collapipe_jax.cli.main import COMMANDS
+from collapipe_jax.runs.config import NAMED
 from collapipe_jax.runs.config.files import read_config
-from collapipe_jax.runs.config.named import NAMED
 
 PAGES = sorted(
     str(page.relative_to(ROOT))

@@ -18,9 +18,9 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.core.errors import InputError, collect, meant
 from collapipe_jax.learning.models.published import published_keys
+from collapipe_jax.runs.config import NAMED, named
 from collapipe_jax.runs.config.checks import FOLLOWING, check_config
 from collapipe_jax.runs.config.default import Config
-from collapipe_jax.runs.config.named import NAMED
 
 _MOST_DIVIDED = 10_000  # batch whose divisors are listed
 
@@ -149,7 +149,7 @@ def _names(path: str, place: str) -> dict[str, Any]:
             raise InputError("--config", path, "no such file", "Name a file, or paper, for one")
         return runpy.run_path(place)
     if place in NAMED:
-        return {"get_config": NAMED[place].make, "VARIANTS": NAMED[place].variants}
+        return {"get_config": getattr(named, place), "VARIANTS": NAMED[place]}
     try:
         found = "." in place and importlib.util.find_spec(place)
     except ModuleNotFoundError:  # of the package around it

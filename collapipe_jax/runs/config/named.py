@@ -1,14 +1,11 @@
 """Configurations that the commands know by name.
 
 The first are those of ``make quickstart`` and of the comparison, then follow texts of one's own,
-then public corpora. A function makes each, :data:`NAMED` lists them with their variants.
+then public corpora. A function of its name makes each; :data:`.config.NAMED` has their variants.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-from collapipe_jax.runs.config import default
 from collapipe_jax.runs.config.default import Config
+from collapipe_jax.runs.config.default import get_config as default
 
 
 def quickstart() -> Config:
@@ -19,7 +16,7 @@ def quickstart() -> Config:
     runs it twice, with DSSRA and with the static pipeline: 1 to 3 minutes on 2 cores with
     installation, test BLEU of 66 and 67, and DSSRA in half of the simulated time.
     """
-    config = default.get_config()
+    config = default()
     config.network.update({"clusters": 3, "devices": 4})
     config.model.update({"width": 64, "feed_forward_width": 256, "encoder_blocks": 4})
     config.model.update({"decoder_blocks": 1, "dropout_rate": 0.0})
@@ -70,7 +67,7 @@ def paper(variant: str = "") -> Config:
     neighbours on the same carrier, so interference is 10 times stronger at the base station and 400
     times at the nodes.
     """
-    config = default.get_config()
+    config = default()
     # A comparison reads sizes alone, no corpus.
     config.task.update({"kind": "classification", "train": "none", "test": "none"})
     config.task.update({"labels": 150, "vocabulary_size": 30_522, "source_length": 128})
@@ -111,7 +108,7 @@ def classification() -> Config:
     A small BERT for up to 32 tokens from fresh weights, some minutes on 2 cores whatever the number
     of texts. Files and further keys are in docs/own-data.md.
     """
-    config = default.get_config()
+    config = default()
     config.task.update({"kind": "classification", "vocabulary_size": 3_000, "source_length": 32})
     config.model.update({"encoder_blocks": 4})
     config.training.update({"rounds": 200, "warmup_steps": 200})
@@ -151,7 +148,7 @@ def translation() -> Config:
     whatever the number of pairs. One file alone, ``--config.task.corpus=pairs.tsv``, is split by
     source. Files and further keys are in docs/own-data.md.
     """
-    config = default.get_config()
+    config = default()
     config.task.update({"corpus": "", "pairs": 0})
     config.task.update({"vocabulary_size": 3_000, "source_length": 32, "target_length": 36})
     config.model.update({"encoder_blocks": 4, "decoder_blocks": 1})
@@ -189,7 +186,7 @@ def causal_lm() -> Config:
     files it learns the invented sentences of ``quickstart``. docs/how-to/language-model.md has the
     formats, and docs/results.md a run on real text.
     """
-    config = default.get_config()
+    config = default()
     config.task.update({"kind": "causal_lm", "vocabulary_size": 2_000, "source_length": 32})
     config.model.update({"encoder_blocks": 4, "key_value_heads": 2, "feed_forward_width": 344})
     config.model.label_smoothing = 0.0  # perplexity pays for it
@@ -337,26 +334,3 @@ def tatoeba(variant: str = "") -> Config:
         config.devices.memory_share = 0.1
         config.control.update({"control_unit_budget_j": 42.0, "device_budget_j": 55.0})
     return config
-
-
-class _Named(NamedTuple):
-    """A configuration with a name."""
-
-    make: Callable[..., Config]  # from the variant, if there is one
-    variants: tuple[str, ...] = ("",)
-
-
-NAMED = {
-    "default": _Named(default.get_config),
-    "quickstart": _Named(quickstart),
-    "paper": _Named(paper, ("", "rich", "transformer", "lowband", "reuse")),
-    "classification": _Named(classification),
-    "tagging": _Named(tagging),
-    "translation": _Named(translation),
-    "masked_lm": _Named(masked_lm),
-    "causal_lm": _Named(causal_lm),
-    "clinc150": _Named(clinc150, ("", "plain", "base")),
-    "bc5cdr": _Named(bc5cdr, ("", "plain", "base")),
-    "tatoeba": _Named(tatoeba, ("", "base")),
-}
-"""Configurations by their names."""

@@ -13,11 +13,11 @@ from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.sampling import sample_round
 from collapipe_jax.learning.tasks.tagging import Tagging
 from collapipe_jax.learning.tasks.translation import Translation
+from collapipe_jax.runs.config import NAMED
 from collapipe_jax.runs.config import checks as config_checks
 from collapipe_jax.runs.config import experiment as build
 from collapipe_jax.runs.config import system as build_system
 from collapipe_jax.runs.config.files import read_config
-from collapipe_jax.runs.config.named import NAMED
 
 pytestmark = pytest.mark.usefixtures("no_data")
 
@@ -441,7 +441,7 @@ def test_rows_that_travel_are_those_of_the_texts_that_rounds_draw():
 def test_every_shipped_configuration_passes_the_checks(monkeypatch):
     monkeypatch.chdir(ROOT)
     files = [f"configs.{path.stem}" for path in sorted((ROOT / "configs").glob("[!_]*.py"))]
-    variants = {name: named.variants for name, named in NAMED.items()}
+    variants = dict(NAMED)
     for name in files:
         variants[name] = getattr(importlib.import_module(name), "VARIANTS", ("",))
     for name, known in variants.items():
