@@ -167,29 +167,26 @@ def decide_mode_and_cut(experiment: Experiment, console: Console | None = None) 
     cuts = {mode: cuts_of(config, mode.name) for mode in modes}
     if not chooses and cuts[modes[0]] is None:
         return experiment
-    given = experiment.server_blocks
     trials = [
         (mode, int(cut))
         for mode, own in cuts.items()
-        for cut in ([given] if own is None else np.unique(own))
+        for cut in ([experiment.server_blocks] if own is None else np.unique(own))
     ]
 
-    def way(trial: tuple[Mode, int], system: EdgeSystem) -> Experiment:
-        mode, _ = trial
+    def in_mode(mode: Mode, system: EdgeSystem) -> Experiment:
         own = {**config, "policy": {**config["policy"], "name": mode.name}}
         return dataclasses.replace(experiment, config=own, policy=mode.policy, system=system)
 
     start = initial_network(experiment)
 
-    def value(trial: tuple[Mode, int]) -> TrialValue:
-        mode, cut = trial
-        tried = way(trial, try_cut(experiment.system, cut))
+    def value(mode: Mode, cut: int) -> TrialValue:
+        tried = in_mode(mode, try_cut(experiment.system, cut))
         first = NetworkAhead([tried], [start], [0]).first_round()
         budgets = budgets_of_trial(mode, experiment.system) if chooses else None
         return trial_value(first.cost, first.violations, budgets)
 
     # One after the other, by the programs that decide the run's rounds.
-    decided = hosts.on_first(lambda: int(best_trial(stack([value(trial) for trial in trials]))))
+    decided = hosts.on_first(lambda: int(best_trial(stack([value(*trial) for trial in trials]))))
     mode, cut = trials[decided]
     if console is not None and hosts.is_first():
         if chooses:
@@ -198,7 +195,7 @@ def decide_mode_and_cut(experiment: Experiment, console: Console | None = None) 
         if cuts[mode] is not None:
             blocks = config["model"]["encoder_blocks"]
             console.print(f"the edge server holds the last {cut} of {blocks} encoder blocks")
-    return way(trials[decided], experiment.system.with_cut(cut))
+    return in_mode(mode, experiment.system.with_cut(cut))
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
