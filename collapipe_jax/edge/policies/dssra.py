@@ -66,6 +66,7 @@ class _Search(NamedTuple):
     queue_scales: tuple[float, float] = (1.0, 1.0)
     """Of the energy queue, in the first turn and from then until neighbours are looked at."""
     cluster_steps: int = 10  # at least
+    nearby: bool = True  # whether the last proposals are neighbours; else any, as the first are
 
 
 _STARTS = (
@@ -77,11 +78,16 @@ _STARTS = (
     _Search(0, 8, queue_scales=(1.0, 1.0)),
 )
 MOST_STARTS = len(_STARTS)
-_LOOKS = _Search(None, None), _Search(None, None, cluster_steps=50)
+_LOOKS = (
+    _Search(None, None, cluster_steps=16, nearby=False),
+    _Search(None, None, cluster_steps=50),
+)
 _SEARCHES = (*_STARTS, *_LOOKS)
 _FIRST_LOOK = MOST_STARTS
 _DEVICES = 20
 """Devices times starts, at most: smaller networks get more starts in a similar time."""
+_NEARBY_STEPS = 16
+"""Gradient steps on each neighbour, at least: nodes of new hops are further from their optimum."""
 
 
 class _Best(NamedTuple):
@@ -226,7 +232,6 @@ def _search_once(
     """The answer of one of the searches, if it is better."""
     column = {name: jnp.array(_column(name, micro_batches))[number] for name in _Search._fields}
     least = jnp.maximum(config.cluster_steps, column["cluster_steps"])
-    config = config._replace(cluster_steps=least)
     steps = jnp.array(config.allocation_steps[:-1])
     looks, last = number >= _FIRST_LOOK, len(steps) - 1
     # A later start is compared with answers that are optimised already.
@@ -246,14 +251,17 @@ def _search_once(
 
     def take_turn(turn, state):
         candidates, before = state
-        nearby = turn >= last - 1
+        is_last = turn >= last - 1
+        nearby = is_last & column["nearby"]
         scale = column["queue_scales"][jnp.minimum(turn, 1)]
-        scaled = problem.with_energy_queue(jnp.where(nearby, 1.0, scale) * queue)
+        scaled = problem.with_energy_queue(jnp.where(is_last, 1.0, scale) * queue)
+        cluster_steps = jnp.where(nearby, jnp.maximum(least, _NEARBY_STEPS), least)
+        turn_config = config._replace(cluster_steps=cluster_steps)
         # A look starts from what is optimised already.
         found = optimise(scaled, candidates, jnp.where(looks & (turn < last), 0, steps[turn]))
         candidates = jax.lax.cond(
             turn < last,
-            lambda: propose_partitions(scaled, found, config, nearby=nearby),
+            lambda: propose_partitions(scaled, found, turn_config, nearby=nearby),
             lambda: candidates,
         )
         moved = ~_same_partition(found.candidate, before.candidate)

@@ -15,13 +15,21 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last
-from collapipe_jax.edge.cost.chain import Chain, at_next, chain_of, from_previous
+from collapipe_jax.edge.cost.chain import (
+    Chain,
+    at_next,
+    chain_of,
+    ending_hops,
+    from_previous,
+    gain_to_next,
+)
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, participates
 from collapipe_jax.edge.cost.evaluate import round_terms
 from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
-from collapipe_jax.edge.cost.link_quality import round_links
+from collapipe_jax.edge.cost.link_quality import received_interference_w, round_links
 from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.network.channel import d2d_sinr
 from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.candidates import (
     Candidates,
@@ -33,7 +41,7 @@ from collapipe_jax.edge.solver.candidates import (
 )
 from collapipe_jax.edge.solver.cluster_search import ClusterCandidates, cheapest, within_range
 from collapipe_jax.edge.solver.gateways import Uplinks, uplinks_at
-from collapipe_jax.edge.solver.limits import to_allocation
+from collapipe_jax.edge.solver.limits import LEAST_LOG_POWER, to_allocation
 from collapipe_jax.edge.solver.smooth_maximum import initial_weights
 from collapipe_jax.edge.solver.smooth_objective import Coupling, coupled_objective
 
@@ -83,16 +91,20 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
     )
 
 
-def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array) -> Allocation:
+def inherited_allocation(
+    problem: RoundProblem, own: Candidates, segments: Array, received_w: Array
+) -> Allocation:
     """Logarithms of the allocation of a decision for other segments or gateways of its clusters.
 
     A node that joins takes a mean share; all shares are then scaled to their former sum. Nodes with
-    other hops have full power: what the old link needed may lose every message on the new one.
+    other hops have the power for the SINR that messages of the cluster had: the old link's power
+    may lose every message on the new one, and full power may take many steps to come down.
 
     Args:
       problem: with an axis of candidates, and with their routes if the decision has any.
       own: the decision, without this axis.
       segments: of the candidates, ``[K, N, C, R]``.
+      received_w: interference at every node, ``[J, N, 1, R]``.
     """
     own_routes = with_candidate_axis(own.routes)
     earlier = chain_of(problem.replace(routes=own_routes), with_candidate_axis(own.segments))
@@ -104,18 +116,43 @@ def inherited_allocation(problem: RoundProblem, own: Candidates, segments: Array
     share = jnp.where(before.d2d_share, share, mean)
     scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
     log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
+    log_share = jnp.where(after.d2d_share, log_share, 0.0)
     stays = before.d2d_power & after.d2d_power & _same_hops(earlier, chain)
+    # The power at which a node's weaker message has the mean SINR of the messages before.
+    sinr = _log_sinr(problem, earlier, logs.d2d_share, received_w) + logs.d2d_power
+    sent = jnp.isfinite(sinr)
+    usual = jnp.sum(jnp.where(sent, sinr, 0.0), axis=0) / jnp.maximum(jnp.sum(sent, axis=0), 1)
+    as_usual = usual - _log_sinr(problem, chain, log_share, received_w)
     uplinks = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), segments.shape[2])
     if problem.routes is not None:
         gateway = problem.routes.gateway
         uplinks = uplinks_at(problem, uplinks, own_routes.gateway, gateway)
         stays &= gateway == own_routes.gateway  # to which the parameters of all nodes go
+    as_usual = jnp.clip(as_usual, LEAST_LOG_POWER, 0.0)
+    log_power = jnp.where(stays, logs.d2d_power, as_usual)
     return Allocation(
-        d2d_share=jnp.where(after.d2d_share, log_share, 0.0),
-        d2d_power=jnp.where(stays, logs.d2d_power, 0.0),
+        d2d_share=log_share,
+        d2d_power=jnp.where(after.d2d_power, log_power, 0.0),
         d2e_share=uplinks.share,
         d2e_power=uplinks.power,
     )
+
+
+def _log_sinr(problem: RoundProblem, chain: Chain, log_share: Array, received_w: Array) -> Array:
+    """Logarithm of the SINR at full power, the least of what a node sends along the chain.
+
+    Infinite for nodes that send nothing along it.
+    """
+    nodes, share = problem.by_node, jnp.exp(log_share)
+    gains = nodes.d2d_gain, jnp.swapaxes(nodes.d2d_gain, 0, 1)
+    onwards_gain, back_gain = (gain_to_next(gain, chain) for gain in gains)
+    power_w, sinr = nodes.d2d_power_max_w, functools.partial(d2d_sinr, problem.radio)
+    onwards = sinr(power_w, onwards_gain, share, at_next(received_w, chain))
+    back = sinr(at_next(power_w, chain), back_gain, share, received_w)
+    least = jnp.where(chain.hops, onwards, jnp.inf)
+    for at_sender, _ in ending_hops(jnp.where(chain.hops, back, 0.0), chain):
+        least = jnp.where(at_sender > 0.0, jnp.minimum(least, at_sender), least)
+    return jnp.log(least)
 
 
 def _same_hops(one: Chain, other: Chain) -> Array:
@@ -157,7 +194,7 @@ def neighbour_candidates(
         others, gateway = _with_gateways(problem, own, others)
         routes = Routes(gateway=gateway, broadcast=own.routes.broadcast[None])
         problem = problem.replace(routes=routes)
-    logs = inherited_allocation(problem, own, others.segments)
+    logs = inherited_allocation(problem, own, others.segments, coupling.interference_w)
     fixed = fix(problem, others.segments, others.micro_batches)
     # Alike for all: shares that suit the own set would rank every other set behind it.
     used = fixed.chain.used.d2d_share
@@ -233,6 +270,7 @@ def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int =
 def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int) -> Array:
     fixed = fix_decision(problem, decision)
     problem, own = problem.replace(routes=fixed.routes), candidate_of(fixed, decision)
+    received_w = received_interference_w(fixed, to_allocation(fixed, own.logs))
     others = neighbours(problem, own.segments, own.micro_batches)
     clusters, count = others.possible.shape[:2]
     changes = jnp.repeat(jnp.eye(clusters, dtype=bool), count, axis=1)[..., None]  # [N, N C, 1]
@@ -243,8 +281,8 @@ def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int)
 
     segments = of_changed(others.segments, own.segments, changes)
     micro_batches = of_changed(others.micro_batches, own.micro_batches, changes)
-    problem = with_candidate_axis(problem)
-    logs = inherited_allocation(problem, own, segments)
+    problem, received_w = with_candidate_axis((problem, received_w))
+    logs = inherited_allocation(problem, own, segments, received_w)
     fixed = fix_partition(problem, segments, micro_batches)
     found = descend_jointly(fixed, logs, initial_weights(fixed), steps).objective
     return jnp.where(others.possible, found.reshape(others.possible.shape), jnp.inf)

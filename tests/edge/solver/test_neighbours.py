@@ -15,6 +15,8 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost import computing
 from collapipe_jax.edge.cost.decision import decision_partition
 from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks
+from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.link_quality import link_sinrs
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.edge.policies.dssra import dssra
 from collapipe_jax.edge.solver.allocate import allocate
@@ -26,6 +28,7 @@ from collapipe_jax.edge.solver.candidates import (
 )
 from collapipe_jax.edge.solver.exhaustive import compositions
 from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
+from collapipe_jax.edge.solver.limits import to_allocation
 from collapipe_jax.edge.solver.neighbours import (
     inherited_allocation,
     neighbour_objectives,
@@ -107,9 +110,18 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
         static = jax.vmap(lambda one: static_pipeline(one, 4), -1, -1)(batched)
         own = optimise(batched, starting_candidates(batched, [Start(static)]), 20).candidate
         others = neighbours(batched, own.segments, own.micro_batches)
-        return own, others, inherited_allocation(with_candidate_axis(batched), own, others.segments)
+        wide = with_candidate_axis(batched)
+        received_w = wide.by_node.d2d_power_max_w * 1e-9
+        logs = inherited_allocation(wide, own, others.segments, received_w)
+        before = with_candidate_axis((own.segments, own.micro_batches, own.logs))
+        after = others.segments, others.micro_batches, logs
+        return own, others, logs, [sinr(wide, received_w, *each) for each in (before, after)]
 
-    own, others, logs = jax.device_get(inherited(batched))
+    def sinr(wide, received_w, segments, micro_batches, logs):
+        fixed = fix_partition(wide, segments, micro_batches)
+        return link_sinrs(fixed, to_allocation(fixed, logs), received_w).hop
+
+    own, others, logs, sinrs = jax.device_get(inherited(batched))
     before = np.asarray(own.segments > 0)[:, :, None]
     after = np.asarray(others.segments > 0)
     share = np.where(_nodes(after), np.exp(logs.d2d_share), 0.0)
@@ -125,10 +137,29 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
             for node in range(DEVICES + 1)
         ]
     assert 0.1 < np.mean(stays) < 0.9
-    np.testing.assert_array_equal(logs.d2d_power, np.where(stays, own_power, 0.0))
+    np.testing.assert_array_equal(logs.d2d_power[stays], own_power[stays])
+    # What others send has the mean SINR of what was sent before, or less at full power.
+    least = _least_log_sinr(sinrs[1], after)
+    above = least - np.nanmean(_least_log_sinr(sinrs[0], whole), axis=0)
+    others, full = ~stays & _nodes(after), logs.d2d_power == 0
+    assert 0.1 < np.mean(full[others]) < 0.9
+    np.testing.assert_allclose(above[others & ~full], 0.0, atol=1e-4)
+    assert np.all(above[others & full] <= 1e-4)
     same = np.all(before == after, axis=0)
     kept = np.broadcast_to(own_share, share.shape)
     np.testing.assert_allclose(share[:, same], kept[:, same], rtol=1e-5)
+
+
+def _least_log_sinr(sinr, devices):
+    """Of what every node sends along its chain; nan where it sends nothing."""
+    least = np.full((DEVICES + 1, *devices.shape[1:]), np.inf)
+    sinr = np.broadcast_to(sinr, (2, *least.shape))
+    for place in np.ndindex(devices.shape[1:]):
+        for node, (_, after) in _hops(devices[(slice(None), *place)]).items():
+            if after != node:
+                least[(node, *place)] = min(least[(node, *place)], sinr[(0, node, *place)])
+                least[(after, *place)] = min(least[(after, *place)], sinr[(1, node, *place)])
+    return np.log(np.where(np.isinf(least), np.nan, least))
 
 
 def _nodes(devices):
