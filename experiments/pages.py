@@ -23,6 +23,7 @@ PAGES = {
     "README.md": "README.md",
     "results.md": "docs/results.md",
     "limits.md": "docs/explanation/limits.md",
+    "policies.md": "docs/policies.md",
 }
 """Paths of pages by the names of their templates."""
 

@@ -256,6 +256,17 @@ ENTRIES = {
         of_comparisons("published", "gateways"),
         tiny=f"{_FEW} --policies=static_pipeline,vanilla_fl",
     ),
+    "rivals": Entry(
+        "rivals with settings of their own keys, drawn at random",
+        (
+            ".venv/bin/python -m experiments.studies.rivals --config=paper --draws=200 "
+            "--networks=16 --rounds=10 --workdir=FOLDER --config.policy.routes=control_units "
+            "--policies=splitfed,control_unit_split,selected_fl,static_pipeline,titanic_pipelined",
+        ),
+        90,
+        lambda folder: of_object(folder / "summary.json"),
+        tiny="--draws=1 --networks=2 --rounds=2 --policies=static_pipeline",
+    ),
     "cut": Entry(
         "pipelines that decide how many blocks the edge server holds, and SplitFed at two cuts",
         (
@@ -397,7 +408,7 @@ ENTRIES = {
             ".venv/bin/python -m experiments.benchmarks.solver.gap --networks=150 --seed=9840 "
             "--workdir=FOLDER",
         ),
-        30,
+        8,
         lambda folder: of_object(folder / "summary.json")["usable"],
         ("collapipe_jax/edge",),
         tiny="--networks=2",
