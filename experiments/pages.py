@@ -23,7 +23,7 @@ PAGES = {
     "README.md": "README.md",
     "results.md": "docs/results.md",
     "limits.md": "docs/explanation/limits.md",
-    "policies.md": "docs/policies.md",
+    "rivals.md": "docs/explanation/rivals.md",
 }
 """Paths of pages by the names of their templates."""
 

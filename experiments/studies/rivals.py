@@ -109,7 +109,8 @@ def main(argv: Sequence[str]) -> None:
     cases = {name: draw_settings(name, config, given.draws, given.seed) for name in names}
     found = _outcomes(folder / "settings.jsonl", identity, config, cases, console)
     summary = {name: summarise(own) for name, own in found.items()}
-    write_json(folder / "summary.json", {"draws": given.draws, "policies": finite(summary)})
+    sizes = {name: getattr(given, name) for name in ("draws", "networks", "rounds")}
+    write_json(folder / "summary.json", sizes | {"policies": finite(summary)})
     rows = [_row(name, own) for name, own in summary.items()]
     title = f"Medians and means over {given.networks} networks of {given.rounds} rounds"
     console.print(make_table(_HEADINGS, rows, title=title))
