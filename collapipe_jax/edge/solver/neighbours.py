@@ -122,13 +122,14 @@ def inherited_allocation(
     sinr = _log_sinr(problem, earlier, logs.d2d_share, received_w) + logs.d2d_power
     sent = jnp.isfinite(sinr)
     usual = jnp.sum(jnp.where(sent, sinr, 0.0), axis=0) / jnp.maximum(jnp.sum(sent, axis=0), 1)
-    as_usual = usual - _log_sinr(problem, chain, log_share, received_w)
+    at_full_power = _log_sinr(problem, chain, log_share, received_w)
+    as_usual = jnp.clip(usual - at_full_power, LEAST_LOG_POWER, 0.0)
+    as_usual = jnp.where(at_full_power < jnp.inf, as_usual, 0.0)
     uplinks = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), segments.shape[2])
     if problem.routes is not None:
         gateway = problem.routes.gateway
         uplinks = uplinks_at(problem, uplinks, own_routes.gateway, gateway)
         stays &= gateway == own_routes.gateway  # to which the parameters of all nodes go
-    as_usual = jnp.clip(as_usual, LEAST_LOG_POWER, 0.0)
     log_power = jnp.where(stays, logs.d2d_power, as_usual)
     return Allocation(
         d2d_share=log_share,
