@@ -1,7 +1,7 @@
 """DSSRA: dynamic segment scheduling and resource allocation, one round of drift plus penalty.
 
 Two steps alternate: shares and powers of some candidate partitions are optimised, all clusters
-together, and other partitions are proposed around the best candidate, the incumbent; the last are
+together, and other partitions are proposed around the best candidate, the incumbent; in the end
 its neighbours. It stays a candidate, so the objective does not rise after the first turn, which
 counts energy differently. The best of several such searches is kept, or the static pipeline if
 none is better. docs/dssra.md derives all.
@@ -59,12 +59,12 @@ DEFAULT_SEARCH = SearchConfig()
 
 
 class _Search(NamedTuple):
-    """A search from static pipelines, or one look at neighbours of the best answer."""
+    """A search from static pipelines, or one look around the best answer."""
 
     linked: int | None  # which set of :func:`linked_devices` it starts on; all devices if None
     micro_batches: int | None  # of the static pipeline there; as given if None
     queue_scales: tuple[float, float] = (1.0, 1.0)
-    """Of the energy queue, in the first turn and from then until neighbours are looked at."""
+    """Of the energy queue, in the first turn and from then until the last proposals."""
     cluster_steps: int = 10  # at least
     nearby: bool = True  # whether the last proposals are neighbours; else any, as the first are
 
@@ -78,16 +78,13 @@ _STARTS = (
     _Search(0, 8, queue_scales=(1.0, 1.0)),
 )
 MOST_STARTS = len(_STARTS)
-_LOOKS = (
-    _Search(None, None, cluster_steps=16, nearby=False),
-    _Search(None, None, cluster_steps=50),
-)
+_LOOKS = _Search(None, None, nearby=False), _Search(None, None, cluster_steps=50)
 _SEARCHES = (*_STARTS, *_LOOKS)
 _FIRST_LOOK = MOST_STARTS
 _DEVICES = 20
 """Devices times starts, at most: smaller networks get more starts in a similar time."""
-_NEARBY_STEPS = 16
-"""Gradient steps on each neighbour, at least: nodes of new hops are further from their optimum."""
+_LAST_STEPS = 16
+"""Gradient steps on each of the last proposals of a search, at least."""
 
 
 class _Best(NamedTuple):
@@ -95,7 +92,7 @@ class _Best(NamedTuple):
 
     candidate: Candidates  # without the axis of candidates
     objective: Array  # ``[R]``
-    moved: Array  # whether the last look at neighbours changed its partition, ``[R]``
+    moved: Array  # whether the last proposals changed its partition, ``[R]``
 
 
 def dssra(
@@ -178,9 +175,9 @@ def _search(
 ) -> list[Candidates]:
     """The best of a first decision and all searches, by one loop that is compiled once.
 
-    Small networks, and those with links that carry next to nothing, start several times and look at
-    neighbours of the best answer twice. Others start once, and look at neighbours again if the
-    last look changed their partition.
+    Small networks, and those with links that carry next to nothing, start several times, then look
+    around the best answer, at all active sets and at neighbours. Others start once, and look at all
+    sets if a neighbour won.
 
     Returns:
       The best answer. Where gateways are decided all searches come twice, first without, and there
@@ -255,7 +252,7 @@ def _search_once(
         nearby = is_last & column["nearby"]
         scale = column["queue_scales"][jnp.minimum(turn, 1)]
         scaled = problem.with_energy_queue(jnp.where(is_last, 1.0, scale) * queue)
-        cluster_steps = jnp.where(nearby, jnp.maximum(least, _NEARBY_STEPS), least)
+        cluster_steps = jnp.maximum(least, jnp.where(is_last, _LAST_STEPS, 0))
         turn_config = config._replace(cluster_steps=cluster_steps)
         # A look starts from what is optimised already.
         found = optimise(scaled, candidates, jnp.where(looks & (turn < last), 0, steps[turn]))

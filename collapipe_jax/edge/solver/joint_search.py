@@ -58,7 +58,7 @@ class SearchConfig(NamedTuple):
         neighbours of the incumbent. By ``dssra`` the last are on the incumbent alone.
       candidates: how many, the incumbent included; at least 2.
       cluster_candidates: partitions of a cluster, besides its own.
-      cluster_steps: gradient steps on each of these, its cluster by itself.
+      cluster_steps: gradient steps on each of these, its cluster by itself; by ``dssra`` at least.
       starts: of ``dssra``, at least. Small networks have more anyway.
       gateways: whether gateways are decided, from those of the problem's routes on. A scalar, so
         that one program searches with and without; None where there is nothing to decide.
@@ -143,7 +143,7 @@ def propose_partitions(
 
     def look_nearby():
         count = config.cluster_candidates
-        return neighbour_candidates(problem, own, coupling, count, fix, config.gateways)
+        return neighbour_candidates(problem, own, fixed, coupling, count, fix, config.gateways)
 
     found = search() if nearby is None else _either(nearby, look_nearby, search)
     found = cheapest(found, config.cluster_candidates)

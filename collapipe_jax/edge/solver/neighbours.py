@@ -15,21 +15,13 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.core.batch_axis import batch_last
-from collapipe_jax.edge.cost.chain import (
-    Chain,
-    at_next,
-    chain_of,
-    ending_hops,
-    from_previous,
-    gain_to_next,
-)
+from collapipe_jax.edge.cost.chain import Chain, at_next, ending_hops, from_previous
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, participates
 from collapipe_jax.edge.cost.evaluate import round_terms
-from collapipe_jax.edge.cost.fixed_partition import fix_decision, fix_partition
-from collapipe_jax.edge.cost.link_quality import received_interference_w, round_links
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_decision, fix_partition
+from collapipe_jax.edge.cost.link_quality import link_sinrs, received_interference_w, round_links
 from collapipe_jax.edge.cost.problem import RoundProblem
-from collapipe_jax.edge.network.channel import d2d_sinr
 from collapipe_jax.edge.solver.allocate import descend_jointly
 from collapipe_jax.edge.solver.candidates import (
     Candidates,
@@ -92,67 +84,63 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
 
 
 def inherited_allocation(
-    problem: RoundProblem, own: Candidates, segments: Array, received_w: Array
+    problem: RoundProblem,
+    own: Candidates,
+    before: FixedPartition,
+    after: FixedPartition,
+    received_w: Array,
 ) -> Allocation:
     """Logarithms of the allocation of a decision for other segments or gateways of its clusters.
 
     A node that joins takes a mean share; all shares are then scaled to their former sum. Nodes with
-    other hops have the power for the SINR that messages of the cluster had: the old link's power
-    may lose every message on the new one, and full power may take many steps to come down.
+    other hops have the power for the mean SINR of the cluster's messages: the old link's power may
+    lose every message on the new one, and full power may take many steps to come down.
 
     Args:
-      problem: with an axis of candidates, and with their routes if the decision has any.
+      problem: with an axis of candidates.
       own: the decision, without this axis.
-      segments: of the candidates, ``[K, N, C, R]``.
+      before: its partition, with this axis.
+      after: the candidates' partitions.
       received_w: interference at every node, ``[J, N, 1, R]``.
     """
-    own_routes = with_candidate_axis(own.routes)
-    earlier = chain_of(problem.replace(routes=own_routes), with_candidate_axis(own.segments))
-    chain, logs = chain_of(problem, segments), with_candidate_axis(own.logs)
-    before, after = earlier.used, chain.used
-    share = jnp.where(before.d2d_share, jnp.exp(logs.d2d_share), 0.0)
+    logs, had, has = with_candidate_axis(own.logs), before.chain.used, after.chain.used
+    share = jnp.where(had.d2d_share, jnp.exp(logs.d2d_share), 0.0)
     total = jnp.sum(share, axis=0)
-    mean = total / jnp.maximum(jnp.sum(before.d2d_share, axis=0), 1)
-    share = jnp.where(before.d2d_share, share, mean)
-    scale = jnp.sum(jnp.where(after.d2d_share, share, 0.0), axis=0)
+    mean = total / jnp.maximum(jnp.sum(had.d2d_share, axis=0), 1)
+    share = jnp.where(had.d2d_share, share, mean)
+    scale = jnp.sum(jnp.where(has.d2d_share, share, 0.0), axis=0)
     log_share = jnp.log(share * total / jnp.maximum(scale, 1e-30))
-    log_share = jnp.where(after.d2d_share, log_share, 0.0)
-    stays = before.d2d_power & after.d2d_power & _same_hops(earlier, chain)
-    # The power at which a node's weaker message has the mean SINR of the messages before.
-    sinr = _log_sinr(problem, earlier, logs.d2d_share, received_w) + logs.d2d_power
-    sent = jnp.isfinite(sinr)
-    usual = jnp.sum(jnp.where(sent, sinr, 0.0), axis=0) / jnp.maximum(jnp.sum(sent, axis=0), 1)
-    at_full_power = _log_sinr(problem, chain, log_share, received_w)
-    as_usual = jnp.clip(usual - at_full_power, LEAST_LOG_POWER, 0.0)
-    as_usual = jnp.where(at_full_power < jnp.inf, as_usual, 0.0)
-    uplinks = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), segments.shape[2])
-    if problem.routes is not None:
-        gateway = problem.routes.gateway
-        uplinks = uplinks_at(problem, uplinks, own_routes.gateway, gateway)
-        stays &= gateway == own_routes.gateway  # to which the parameters of all nodes go
-    log_power = jnp.where(stays, logs.d2d_power, as_usual)
-    return Allocation(
-        d2d_share=log_share,
-        d2d_power=jnp.where(after.d2d_power, log_power, 0.0),
+    uplinks = repeat(Uplinks(own.logs.d2e_share, own.logs.d2e_power), after.micro_batches.shape[1])
+    stays = had.d2d_power & has.d2d_power & _same_hops(before.chain, after.chain)
+    if before.routes is not None and after.routes is not None:
+        gateways = before.routes.gateway, after.routes.gateway
+        uplinks = uplinks_at(problem, uplinks, *gateways)
+        stays &= gateways[0] == gateways[1]  # to which the parameters of all nodes go
+    full = Allocation(
+        d2d_share=jnp.where(has.d2d_share, log_share, 0.0),
+        d2d_power=jnp.zeros_like(log_share),
         d2e_share=uplinks.share,
         d2e_power=uplinks.power,
     )
 
+    sinr, full_sinr = _log_sinr(before, logs, received_w), _log_sinr(after, full, received_w)
+    counts = jnp.isfinite(sinr)
+    usual = jnp.sum(jnp.where(counts, sinr, 0.0), axis=0) / jnp.maximum(jnp.sum(counts, axis=0), 1)
+    power = jnp.clip(usual - full_sinr, LEAST_LOG_POWER, 0.0)
+    power = jnp.where(jnp.isposinf(full_sinr), 0.0, power)
+    power = jnp.where(stays, logs.d2d_power, power)
+    return full._replace(d2d_power=jnp.where(has.d2d_power, power, 0.0))
 
-def _log_sinr(problem: RoundProblem, chain: Chain, log_share: Array, received_w: Array) -> Array:
-    """Logarithm of the SINR at full power, the least of what a node sends along the chain.
+
+def _log_sinr(fixed: FixedPartition, logs: Allocation, received_w: Array) -> Array:
+    """Logarithm of the least SINR of what a node sends along the chain.
 
     Infinite for nodes that send nothing along it.
     """
-    nodes, share = problem.by_node, jnp.exp(log_share)
-    gains = nodes.d2d_gain, jnp.swapaxes(nodes.d2d_gain, 0, 1)
-    onwards_gain, back_gain = (gain_to_next(gain, chain) for gain in gains)
-    power_w, sinr = nodes.d2d_power_max_w, functools.partial(d2d_sinr, problem.radio)
-    onwards = sinr(power_w, onwards_gain, share, at_next(received_w, chain))
-    back = sinr(at_next(power_w, chain), back_gain, share, received_w)
-    least = jnp.where(chain.hops, onwards, jnp.inf)
-    for at_sender, _ in ending_hops(jnp.where(chain.hops, back, 0.0), chain):
-        least = jnp.where(at_sender > 0.0, jnp.minimum(least, at_sender), least)
+    chain, sinr = fixed.chain, link_sinrs(fixed, to_allocation(fixed, logs), received_w).hop
+    least = jnp.where(chain.hops, sinr[0], jnp.inf)
+    for back, _ in ending_hops(jnp.where(chain.hops, sinr[1], 0.0), chain):
+        least = jnp.where(back > 0.0, jnp.minimum(least, back), least)
     return jnp.log(least)
 
 
@@ -171,6 +159,7 @@ def _same_hops(one: Chain, other: Chain) -> Array:
 def neighbour_candidates(
     problem: RoundProblem,
     own: Candidates,
+    own_fixed: FixedPartition,
     coupling: Coupling,
     count: int,
     fix: FixPartition = fix_partition,
@@ -181,6 +170,7 @@ def neighbour_candidates(
     Args:
       problem: with batch axis ``[R]``.
       own: the decision, without an axis of candidates.
+      own_fixed: its partition.
       coupling: to the other clusters.
       count: how many of finite cost at most.
       fix: fixes a partition.
@@ -189,14 +179,14 @@ def neighbour_candidates(
     """
     others, gateway = neighbours(problem, own.segments, own.micro_batches), None
     partitions = others.possible.shape[1]
-    problem, coupling = with_candidate_axis((problem, coupling))
+    problem, own_fixed, coupling = with_candidate_axis((problem, own_fixed, coupling))
     if gateways is not None:
         assert own.routes is not None
         others, gateway = _with_gateways(problem, own, others)
         routes = Routes(gateway=gateway, broadcast=own.routes.broadcast[None])
         problem = problem.replace(routes=routes)
-    logs = inherited_allocation(problem, own, others.segments, coupling.interference_w)
     fixed = fix(problem, others.segments, others.micro_batches)
+    logs = inherited_allocation(problem, own, own_fixed, fixed, coupling.interference_w)
     # Alike for all: shares that suit the own set would rank every other set behind it.
     used = fixed.chain.used.d2d_share
     equal = jnp.where(used, -jnp.log(jnp.maximum(jnp.sum(used, axis=0), 1)), 0.0)
@@ -269,9 +259,9 @@ def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int =
 
 
 def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int) -> Array:
-    fixed = fix_decision(problem, decision)
-    problem, own = problem.replace(routes=fixed.routes), candidate_of(fixed, decision)
-    received_w = received_interference_w(fixed, to_allocation(fixed, own.logs))
+    own_fixed = fix_decision(problem, decision)
+    problem, own = problem.replace(routes=own_fixed.routes), candidate_of(own_fixed, decision)
+    received_w = received_interference_w(own_fixed, to_allocation(own_fixed, own.logs))
     others = neighbours(problem, own.segments, own.micro_batches)
     clusters, count = others.possible.shape[:2]
     changes = jnp.repeat(jnp.eye(clusters, dtype=bool), count, axis=1)[..., None]  # [N, N C, 1]
@@ -282,8 +272,8 @@ def _neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int)
 
     segments = of_changed(others.segments, own.segments, changes)
     micro_batches = of_changed(others.micro_batches, own.micro_batches, changes)
-    problem, received_w = with_candidate_axis((problem, received_w))
-    logs = inherited_allocation(problem, own, segments, received_w)
+    problem, own_fixed, received_w = with_candidate_axis((problem, own_fixed, received_w))
     fixed = fix_partition(problem, segments, micro_batches)
+    logs = inherited_allocation(problem, own, own_fixed, fixed, received_w)
     found = descend_jointly(fixed, logs, initial_weights(fixed), steps).objective
     return jnp.where(others.possible, found.reshape(others.possible.shape), jnp.inf)

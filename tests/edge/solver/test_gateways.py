@@ -64,7 +64,7 @@ def test_other_gateways_are_neighbours_though_they_cost_more_at_first(problem):
         own = candidate_of(fix_decision(problem, decision), decision)
         own, fixed, evaluation = optimise(problem, with_candidate_axis(own), 5)
         coupling = _coupling_at(fixed, to_allocation(fixed, own.logs), evaluation)
-        return neighbour_candidates(problem, own, coupling, count, gateways=True)
+        return neighbour_candidates(problem, own, fixed, coupling, count, gateways=True)
 
     found = look(problem)
     # Others make room for the gateways.

@@ -112,14 +112,12 @@ def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
         others = neighbours(batched, own.segments, own.micro_batches)
         wide = with_candidate_axis(batched)
         received_w = wide.by_node.d2d_power_max_w * 1e-9
-        logs = inherited_allocation(wide, own, others.segments, received_w)
-        before = with_candidate_axis((own.segments, own.micro_batches, own.logs))
-        after = others.segments, others.micro_batches, logs
-        return own, others, logs, [sinr(wide, received_w, *each) for each in (before, after)]
-
-    def sinr(wide, received_w, segments, micro_batches, logs):
-        fixed = fix_partition(wide, segments, micro_batches)
-        return link_sinrs(fixed, to_allocation(fixed, logs), received_w).hop
+        before = fix_partition(wide, own.segments[:, :, None], own.micro_batches[:, None])
+        after = fix_partition(wide, others.segments, others.micro_batches)
+        logs = inherited_allocation(wide, own, before, after, received_w)
+        pairs = (before, with_candidate_axis(own.logs)), (after, logs)
+        sinrs = [link_sinrs(at, to_allocation(at, each), received_w).hop for at, each in pairs]
+        return own, others, logs, sinrs
 
     own, others, logs, sinrs = jax.device_get(inherited(batched))
     before = np.asarray(own.segments > 0)[:, :, None]
