@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 UV ?= $(shell command -v uv)
 ifeq ($(UV),)
 # --no-compile: Python compiles a module when it is first imported, and most installed ones never are.
+# That only pays if it may keep what it compiled: many processes import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(1:%=--editable ".[%]")
 else
 install = $(UV) sync --quiet --locked --inexact --python $(BIN)/python $(1:%=--extra %)

@@ -23,13 +23,15 @@ from collapipe_jax.edge.policies.registry import make_policy
 
 ROUNDS, NETWORKS = 2, 6
 MODES = ("static_pipeline", "splitfed")
+# Clients that only choose a cut: other searches take long to build, and modes are alike for all.
+SIMPLE = {"split": "even", "shares": "equal", "client_micro_batches": 1, "cut": "best"}
 CUTS = np.arange(5)
 
 
 @jax.jit
 def in_all_modes(keys, params, cuts):
     """Values and histories of both modes, and the budgets."""
-    policy = make_policy("best_mode", 4, modes=MODES)
+    policy = make_policy("best_mode", 4, modes=MODES, **SIMPLE)
 
     def one(key):
         start = reset(key, params)
@@ -41,7 +43,7 @@ def in_all_modes(keys, params, cuts):
 @functools.partial(jax.jit, static_argnames="name")
 def alone(keys, params, cuts, name):
     """The history of one policy, in which alone clusters of a pipeline try cuts."""
-    policy = make_policy(name, 4)
+    policy = make_policy(name, 4, **SIMPLE)
     own = cuts if name == "static_pipeline" else None
     return jax.vmap(lambda key: simulate(reset(key, params), policy, ROUNDS, own))(keys)
 

@@ -140,15 +140,19 @@ def min_max_shares(
         return jnp.where(sends, jnp.exp(jax.lax.fori_loop(0, steps, halve, ends)[1]), 0.0)
 
     def narrow(_, ends):
-        low, high = ends
+        low, high, share = ends
         middle = (low + high) / 2.0
-        fits = jnp.sum(least_shares(middle)) <= 1.0
-        return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
+        narrowed = least_shares(middle)
+        fits = jnp.sum(narrowed) <= 1.0
+        return (
+            jnp.where(fits, low, middle),
+            jnp.where(fits, middle, high),
+            jnp.where(fits, narrowed, share),
+        )
 
     # Outer bisection over the time of the round, from what all could do alone to equal shares.
     longest_s = slowest_s(equal)
-    ends = slowest_s(most), longest_s
-    share = least_shares(jax.lax.fori_loop(0, steps, narrow, ends)[1])
+    share = jax.lax.fori_loop(0, steps, narrow, (slowest_s(most), longest_s, equal))[2]
     # Hand out what is left.
     total = jnp.sum(share)
     share = jnp.minimum(share / jnp.where(total > 0, total, 1.0), most)
