@@ -37,11 +37,11 @@ from support.local_server import serving
 gc.set_threshold(200_000, 50, 1000)
 
 # Shapes and types of these packages' public functions are checked in every call.
-OF_ALLOCATION = ("allocate", "certificate", "derivative", "energy_caps", "partition_bound")
-OF_ALLOCATION += ("smooth_maximum", "smooth_objective", "variables")
+OF_ALLOCATION = ("allocate", "derivative", "energy_caps", "limits", "partition_bound")
+OF_ALLOCATION += ("smooth_maximum", "smooth_objective")
 jaxtyping.install_import_hook(
     [
-        *(f"collapipe_jax.edge.{room}" for room in ("control", "cost", "network")),
+        *(f"collapipe_jax.edge.{room}" for room in ("cost", "network", "queues")),
         *(f"collapipe_jax.edge.solver.{name}" for name in OF_ALLOCATION),
         "collapipe_jax.learning.federated",
     ],

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.core.batch_axis import batch_last
+from collapipe_jax.core.batch_axis import batch_last, fusion_barrier
 from collapipe_jax.edge.cost.chain import Chain, at_next, ending_hops, from_previous
 from collapipe_jax.edge.cost.computing import set_capacity
 from collapipe_jax.edge.cost.decision import Allocation, Decision, Routes, participates
@@ -191,7 +191,8 @@ def neighbour_candidates(
     used = fixed.chain.used.d2d_share
     equal = jnp.where(used, -jnp.log(jnp.maximum(jnp.sum(used, axis=0), 1)), 0.0)
     allocation = to_allocation(fixed, logs._replace(d2d_share=equal))
-    links = round_links(fixed, allocation, coupling.interference_w)
+    # Without a barrier XLA makes one loop of all that follows, too long for vector units.
+    links = fusion_barrier(round_links(fixed, allocation, coupling.interference_w))
     terms = round_terms(fixed, allocation, links=links)
     cost = coupled_objective(fixed, allocation, terms, coupling)
     cost = within_range(cost)
