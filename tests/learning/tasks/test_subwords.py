@@ -230,7 +230,7 @@ def test_the_case_of_a_vocabulary_must_fit(tmp_path):
     assert WordPiece.from_file(str(path), lowercase=False).encode_words(["\u6f22"]) == [[4]]
 
 
-@pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
+@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
 def test_the_published_vocabularies():
     uncased = WordPiece.from_file("vocab_bert/bert-base-uncased-vocab.txt")
     assert len(uncased.pieces) == 30522

@@ -182,7 +182,7 @@ def test_held_out_text_without_entities_is_no_text_to_score(files, name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
+@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpus():
     data = load_data(
         Tagging,
@@ -356,7 +356,7 @@ def test_a_missing_file_is_named_under_its_key(tmp_path):
         read_tagged_text(TextFile("task.test", f"{tmp_path}/nowhere"))
 
 
-@pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
+@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
 @pytest.mark.parametrize(
     ("name", "sentences", "tokens", "spans"),
     [

@@ -210,7 +210,7 @@ def test_wrong_arguments_are_named_with_a_remedy(change, message):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
+@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpus_in_arrays():
     data = load_data(
         Translation,
