@@ -1,12 +1,12 @@
 import csv
 import json
-import os
 import string
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import needs_corpora
 from support.tiny_corpora import load_data
 
 from collapipe_jax.core.errors import InputError
@@ -182,7 +182,7 @@ def test_a_class_without_a_domain_is_refused(files):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
+@needs_corpora
 def test_the_real_corpora_in_arrays():
     bert = {"vocabulary": "vocab_bert/bert-base-uncased-vocab.txt", "vocabulary_size": 0, **PLAIN}
     file = "cls_clinc150/data_full.json"
@@ -322,7 +322,7 @@ def test_domains_map_labels(write):
             domains_in(write("d.json", wrong))
 
 
-@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
+@needs_corpora
 def test_the_real_corpora_have_the_sizes_of_their_papers():
     sizes = {"train": 15000, "val": 3000, "test": 4500, "oos_test": 1000}
     file = "cls_clinc150/data_full.json"

@@ -1,12 +1,12 @@
 """Parallel text as read, normalised and split by source."""
 
-import os
 import sys
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import needs_corpora
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.tasks.sampling import text_key
@@ -143,7 +143,7 @@ def test_impossible_splits(sizes, message):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
+@needs_corpora
 def test_the_real_corpus_reads_clean():
     pairs, empty = read_parallel_text("mt_tatoeba_deu_eng/deu.txt")
     assert (len(pairs), empty) == (169813, 0)

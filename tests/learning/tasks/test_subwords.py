@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 import time
@@ -7,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import needs_corpora
 from tokenizers import Tokenizer
 
 from collapipe_jax.core.errors import InputError
@@ -230,7 +230,7 @@ def test_the_case_of_a_vocabulary_must_fit(tmp_path):
     assert WordPiece.from_file(str(path), lowercase=False).encode_words(["\u6f22"]) == [[4]]
 
 
-@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
+@needs_corpora
 def test_the_published_vocabularies():
     uncased = WordPiece.from_file("vocab_bert/bert-base-uncased-vocab.txt")
     assert len(uncased.pieces) == 30522

@@ -1,10 +1,10 @@
 import json
-import os
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import needs_corpora
 from support.tiny_corpora import load_data
 
 from collapipe_jax.core.errors import InputError, InputWarning
@@ -182,7 +182,7 @@ def test_held_out_text_without_entities_is_no_text_to_score(files, name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
+@needs_corpora
 def test_the_real_corpus():
     data = load_data(
         Tagging,
@@ -356,7 +356,7 @@ def test_a_missing_file_is_named_under_its_key(tmp_path):
         read_tagged_text(TextFile("task.test", f"{tmp_path}/nowhere"))
 
 
-@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
+@needs_corpora
 @pytest.mark.parametrize(
     ("name", "sentences", "tokens", "spans"),
     [

@@ -1,9 +1,8 @@
 """Parallel text as arrays: lengths, splits, vocabulary, and what is refused."""
 
-import os
-
 import numpy as np
 import pytest
+from support import needs_corpora
 from support.tiny_corpora import load_data
 
 from collapipe_jax.core.errors import InputError
@@ -210,7 +209,7 @@ def test_wrong_arguments_are_named_with_a_remedy(change, message):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("COLLAPIPE_DATA"), reason="COLLAPIPE_DATA is not set")
+@needs_corpora
 def test_the_real_corpus_in_arrays():
     data = load_data(
         Translation,
